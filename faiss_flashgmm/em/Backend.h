@@ -56,6 +56,9 @@ class Backend {
      * underflow. The responsibility of a component is
      * exp(log_score - log_z).
      *
+     * Components of weight zero are never returned: where fewer than m are
+     * left, -1 with log-score -infinity pads the row.
+     *
      * @param m             components a row, 1 <= m <= k
      * @param components    output, size n * m
      * @param log_scores    output, size n * m: log pi_k N(x; mu_k, s_k),

@@ -86,6 +86,10 @@ struct EMOptions {
     /// Rows a component in the sample that initialization works on.
     int64_t init_rows_per_component = 64;
 
+    /// Train on at most that many rows a component, sampled by index; all rows
+    /// are still checked. 0: all rows.
+    int64_t max_rows_per_component = 0;
+
     /// Smallest variance, relative to the mean variance of a coordinate.
     double variance_floor = 1e-6;
     /// A component with less mass than this share of the mean is empty.
@@ -111,6 +115,7 @@ struct EMResult {
     int best_redo = 0;
     bool converged = false; ///< the best redo stopped by tol
     int64_t distinct_means = 0;
+    int64_t rows_used = 0; ///< after sampling, over all peers
 };
 
 } // namespace faiss_flashgmm

@@ -1,0 +1,93 @@
+#include <faiss_flashgmm/em/RowSource.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/Philox.h>
+#include <faiss_flashgmm/utils/memory.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+void check_range(const RowSource& source, int64_t begin, int64_t count) {
+    FLASHGMM_THROW_IF_NOT_FMT(
+            begin >= 0 && count >= 0 && begin <= source.size() - count,
+            "rows [%ld, %ld + %ld) of a source of %ld rows",
+            long(begin),
+            long(begin),
+            long(count),
+            long(source.size()));
+}
+
+} // namespace
+
+MemoryRows::MemoryRows(
+        int64_t n,
+        int64_t d,
+        const float* x,
+        const float* weights)
+        : n_(n), d_(d), x_(x), weights_(weights) {
+    FLASHGMM_THROW_IF_NOT_FMT(n >= 0, "n = %ld rows", long(n));
+    FLASHGMM_THROW_IF_NOT_FMT(d >= 1, "d = %ld must be at least 1", long(d));
+    FLASHGMM_THROW_IF_NOT_FMT(
+            x != nullptr || n == 0, "null pointer for %ld rows", long(n));
+}
+
+Rows MemoryRows::read(int64_t begin, int64_t count) {
+    check_range(*this, begin, count);
+    return {count, x_ + begin * d_, weights_ ? weights_ + begin : nullptr};
+}
+
+SampledRows::SampledRows(RowSource& base, std::vector<int64_t> indices)
+        : base_(base), indices_(std::move(indices)) {}
+
+Rows SampledRows::read(int64_t begin, int64_t count) {
+    check_range(*this, begin, count);
+    const int64_t d = dim();
+    resize_or_throw(x_, uint64_t(count) * d, "a chunk of sampled rows");
+    weights_.clear();
+    for (int64_t i = 0; i < count;) {
+        // Consecutive indices are read together.
+        const int64_t first = indices_[begin + i];
+        int64_t run = 1;
+        while (i + run < count && indices_[begin + i + run] == first + run) {
+            run++;
+        }
+        const Rows rows = base_.read(first, run);
+        std::copy(rows.x, rows.x + run * d, x_.data() + i * d);
+        if (rows.weights) {
+            weights_.insert(weights_.end(), rows.weights, rows.weights + run);
+        }
+        i += run;
+    }
+    return {count, x_.data(), weights_.empty() ? nullptr : weights_.data()};
+}
+
+std::vector<int64_t> sample_indices(int64_t n, int64_t count, uint64_t seed) {
+    std::vector<int64_t> indices;
+    if (count >= n) {
+        resize_or_throw(indices, n, "the indices of the rows");
+        for (int64_t i = 0; i < n; i++) {
+            indices[i] = i;
+        }
+        return indices;
+    }
+    // Floyd's algorithm: each subset is equally likely, memory O(count).
+    Philox random(seed, /*stream=*/1);
+    std::unordered_set<int64_t> chosen;
+    chosen.reserve(count);
+    indices.reserve(count);
+    for (int64_t j = n - count; j < n; j++) {
+        const int64_t candidate = random.below(j + 1);
+        const int64_t taken =
+                chosen.insert(candidate).second ? candidate : j;
+        chosen.insert(taken);
+        indices.push_back(taken);
+    }
+    std::sort(indices.begin(), indices.end());
+    return indices;
+}
+
+} // namespace faiss_flashgmm
