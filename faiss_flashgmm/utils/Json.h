@@ -8,6 +8,10 @@
 
 namespace faiss_flashgmm {
 
+template <class T>
+concept JsonNumber =
+        (std::integral<T> && !std::same_as<T, bool>) || std::floating_point<T>;
+
 /** One JSON object on one line, with its fields in the order of the calls.
  *
  *     JsonObject().add("n", 10).add("name", "a").str()  ->  {"n": 10, ...}
@@ -29,10 +33,7 @@ class JsonObject {
         return *this;
     }
 
-    template <class T>
-        requires(
-                (std::integral<T> && !std::same_as<T, bool>) ||
-                std::floating_point<T>)
+    template <JsonNumber T>
     JsonObject& add(std::string_view key, T value) {
         begin_field(key);
         append_number(value);
