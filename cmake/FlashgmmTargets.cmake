@@ -1,11 +1,19 @@
-# flashgmm_add_library(<target> EXPORT_NAME <name> SOURCES <file>...)
+# flashgmm_add_library(<target> EXPORT_NAME <name>
+#                      HEADERS <file>... SOURCES <file>...)
 #
 # A library of this project, known as faiss_flashgmm::<name> inside the build
-# and after installation. Forces no flags on those who link it.
+# and after installation. HEADERS are the public ones: they are installed, and
+# each is compiled alone as a test. Forces no flags on those who link it.
 function(flashgmm_add_library target)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXPORT_NAME" "SOURCES")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXPORT_NAME" "HEADERS;SOURCES")
     add_library(${target} ${arg_SOURCES})
     add_library(faiss_flashgmm::${arg_EXPORT_NAME} ALIAS ${target})
+    target_sources(
+        ${target}
+        PUBLIC
+            FILE_SET HEADERS
+            BASE_DIRS ${PROJECT_SOURCE_DIR}
+            FILES ${arg_HEADERS})
     set_target_properties(
         ${target}
         PROPERTIES
@@ -14,11 +22,6 @@ function(flashgmm_add_library target)
             VERSION ${PROJECT_VERSION}
             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
     target_compile_features(${target} PUBLIC cxx_std_20)
-    target_include_directories(
-        ${target}
-        PUBLIC
-            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     flashgmm_warnings(${target})
 endfunction()
 
