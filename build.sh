@@ -1,0 +1,213 @@
+#!/usr/bin/env bash
+# One command from a bare Debian 12 to a result. See usage below.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+usage() {
+    cat <<'END'
+usage: ./build.sh <command>
+
+  demo           fit mixtures and k-means on real vectors, search, compare;
+                 writes build/demo/report.json and build/demo/*.svg
+  test           everything that must hold: format, layers, unit tests,
+                 AddressSanitizer and UBSan, use from another project
+  unit [args]    the unit tests alone; args go to ctest
+  asan [args]    the unit tests under the sanitizers; args go to ctest
+  build [preset] build a preset of CMakePresets.json (default: release)
+  bench [args]   time an EM iteration against k-means; args go to bench_em
+  format         format the sources in place (clang-format 14)
+  check          format, layers and shell scripts; builds nothing
+  clean          delete build/
+  help           this text
+
+Missing Debian packages are installed with apt-get, as root or through sudo.
+Builds go to build/<preset>; a second run builds only what changed.
+END
+}
+
+packages=(
+    g++ cmake ninja-build pkg-config
+    libfaiss-dev libopenblas-dev libhwy-dev libgtest-dev
+)
+
+say() {
+    printf '\n==> %s\n' "$*"
+}
+
+die() {
+    printf '\nbuild.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+have() {
+    command -v "$1" >/dev/null
+}
+
+# Tools count wherever they come from, libraries as Debian packages.
+is_present() {
+    case $1 in
+        g++ | cmake | pkg-config) have "$1" ;;
+        ninja-build) have ninja ;;
+        *) [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == \
+            installed ]] ;;
+    esac
+}
+
+ensure_packages() {
+    if ! have dpkg-query; then
+        say "Not a Debian system: taking for granted ${packages[*]}"
+        return
+    fi
+    local missing=() package
+    for package in "${packages[@]}"; do
+        is_present "$package" || missing+=("$package")
+    done
+    ((${#missing[@]} == 0)) && return
+
+    say "Missing packages: ${missing[*]}"
+    local by_hand="apt-get install --no-install-recommends ${missing[*]}"
+    have apt-get || die "there is no apt-get; install by hand: ${missing[*]}"
+
+    local as_root=()
+    if ((EUID != 0)); then
+        have sudo || die "not root, and there is no sudo. Run as root:
+    $by_hand"
+        as_root=(sudo)
+        [[ -t 0 ]] || as_root+=(-n)
+        "${as_root[@]}" true || die "sudo refused. Run as root:
+    $by_hand"
+    fi
+    as_root+=(env DEBIAN_FRONTEND=noninteractive)
+    "${as_root[@]}" apt-get update ||
+        die "apt-get update failed: is there a network? Needed: ${missing[*]}"
+    "${as_root[@]}" apt-get install -y --no-install-recommends \
+        "${missing[@]}" || die "could not install: ${missing[*]}"
+}
+
+configure() {
+    have ninja && export CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja}
+    if have ccache; then
+        export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+        export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+    fi
+    say "Configure $1"
+    cmake --preset "$1" >build/configure.log || {
+        cat build/configure.log
+        die "could not configure the preset $1"
+    }
+}
+
+# build <preset> [target]
+build() {
+    mkdir -p build
+    configure "$1"
+    say "Build $1${2:+: $2}"
+    cmake --build --preset "$1" --parallel "$(nproc)" ${2:+--target "$2"}
+}
+
+run_tests() {
+    local preset=$1
+    shift
+    build "$preset"
+    say "Test $preset"
+    UBSAN_OPTIONS=print_stacktrace=1 \
+        ctest --preset "$preset" --parallel "$(nproc)" "$@"
+}
+
+sources() {
+    local rooms=(faiss_flashgmm tests benchs examples)
+    {
+        git ls-files -- "${rooms[@]}" 2>/dev/null ||
+            find "${rooms[@]}" -type f
+    } | grep -E '\.(h|cpp|cu|cuh)$'
+}
+
+# The result of clang-format depends on its version.
+clang_format() {
+    local program
+    for program in clang-format-14 clang-format; do
+        if have "$program" && [[ $("$program" --version) == *"version 14."* ]]
+        then
+            echo "$program"
+            return
+        fi
+    done
+    return 1
+}
+
+format() {
+    local program
+    program=$(clang_format) || die "needs clang-format 14 (clang-format-14)"
+    sources | xargs "$program" -i
+}
+
+check() {
+    local program
+    say "Format"
+    if program=$(clang_format); then
+        sources | xargs "$program" --dry-run --Werror ||
+            die "badly formatted; ./build.sh format repairs it"
+    else
+        echo "skipped: no clang-format 14 (package clang-format-14)"
+    fi
+    say "Layers"
+    scripts/check_layers.sh
+    say "Shell scripts"
+    if have shellcheck; then
+        shellcheck build.sh .ci/run scripts/*.sh tests/*/*.sh
+    else
+        echo "skipped: no shellcheck"
+    fi
+}
+
+main() {
+    local command=${1:-help}
+    (($# > 0)) && shift
+    case $command in
+        demo)
+            ensure_packages
+            build release flashgmm_demo
+            say "Demo"
+            "$(find build/release -name flashgmm_demo -type f)" data build/demo
+            ;;
+        test)
+            ensure_packages
+            check
+            run_tests release
+            run_tests asan
+            say "All tests passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
+            ;;
+        unit)
+            ensure_packages
+            run_tests release --label-exclude consumer "$@"
+            ;;
+        asan)
+            ensure_packages
+            run_tests asan "$@"
+            ;;
+        build)
+            ensure_packages
+            build "${1:-release}"
+            ;;
+        bench)
+            ensure_packages
+            build release bench_em
+            "$(find build/release -name bench_em -type f)" "$@"
+            ;;
+        format | check)
+            "$command"
+            ;;
+        clean)
+            rm -rf build
+            ;;
+        help | -h | --help)
+            usage
+            ;;
+        *)
+            usage >&2
+            die "unknown command: $command"
+            ;;
+    esac
+}
+
+main "$@"
