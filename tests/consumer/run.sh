@@ -33,7 +33,8 @@ case $how in
         read -ra flags < <(pkg-config --cflags --libs faiss_flashgmm)
         "${CXX:-c++}" -std=c++20 "$consumer/main.cpp" "${flags[@]}" \
             -o "$work_dir/consumer"
-        "$work_dir/consumer"
+        LD_LIBRARY_PATH=$(pkg-config --variable=libdir faiss_flashgmm) \
+            "$work_dir/consumer"
         ;;
     subdirectory)
         build_with_cmake -DFLASHGMM_SOURCE_DIR="$source_dir"
