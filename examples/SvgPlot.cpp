@@ -16,7 +16,7 @@ constexpr double kRight = 18;
 constexpr double kTop = 42;
 constexpr double kBottom = 56;
 constexpr double kLegendRow = 24;
-constexpr double kLegendColumn = 300;
+constexpr double kLegendColumn = 290;
 
 /// Position of a value on an axis that runs from pixel `from` to pixel `to`.
 struct Scale {
