@@ -28,12 +28,17 @@ endfunction()
 # The warnings that this project's own code must be free of.
 function(flashgmm_warnings target)
     set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+    set(warnings -Wall -Wextra)
+    if(FLASHGMM_WERROR)
+        list(APPEND warnings -Werror)
+    endif()
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU
+       AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+        # GCC 12 warns about its own std::string (GCC bug 105651).
+        list(APPEND warnings -Wno-restrict)
+    endif()
     target_compile_options(
-        ${target}
-        PRIVATE
-            $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
-            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${FLASHGMM_WERROR}>>:-Werror>
-    )
+        ${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 endfunction()
 
 # flashgmm_add_executable(<name> SOURCES <file>... [LIBRARIES <target>...])
