@@ -90,8 +90,14 @@ configure() {
         export CMAKE_CXX_COMPILER_LAUNCHER=ccache
         export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
     fi
+    # A cache that came along with a moved or copied checkout is of no use.
+    local fresh=() cache=build/$1/CMakeCache.txt
+    if [[ -f $cache ]] && ! grep -qx "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" \
+        "$cache"; then
+        fresh=(--fresh)
+    fi
     say "Configure $1"
-    cmake --preset "$1" >build/configure.log || {
+    cmake --preset "$1" "${fresh[@]}" >build/configure.log || {
         cat build/configure.log
         die "could not configure the preset $1"
     }
