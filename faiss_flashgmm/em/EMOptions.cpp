@@ -12,6 +12,10 @@ void EMOptions::check() const {
     FLASHGMM_THROW_IF_NOT_FMT(
             tol >= 0 && std::isfinite(tol), "tol = %g must be >= 0", tol);
     FLASHGMM_THROW_IF_NOT_FMT(
+            frozen_means >= 0,
+            "frozen_means = %ld is negative",
+            long(frozen_means));
+    FLASHGMM_THROW_IF_NOT_FMT(
             init_iterations >= 0,
             "init_iterations = %d is negative",
             init_iterations);

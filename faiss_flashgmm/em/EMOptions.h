@@ -78,8 +78,8 @@ struct EMOptions {
     VarianceModel variance = VarianceModel::per_component;
     WeightModel weights = WeightModel::free;
     MeanConstraint constraint = MeanConstraint::none;
-    /// Keep the given means as they are; fit variances and weights only.
-    bool frozen_means = false;
+    /// The first so many means, which must be given, stay as they are.
+    int64_t frozen_means = 0;
 
     Initialization init = Initialization::lloyd;
     int init_iterations = 10; ///< k-means iterations of Initialization::lloyd

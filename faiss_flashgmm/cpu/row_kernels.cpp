@@ -1,0 +1,373 @@
+#include <faiss_flashgmm/cpu/row_kernels.h>
+
+// Highway compiles this file once for each instruction set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "faiss_flashgmm/cpu/row_kernels.cpp"
+#include <hwy/foreach_target.h>
+
+#include <hwy/highway.h>
+
+#include <hwy/contrib/math/math-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace faiss_flashgmm {
+namespace row_kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr float kLn2 = 0.693147180559945f;
+
+float UpperBounds(
+        size_t n,
+        const float* HWY_RESTRICT slope,
+        const float* HWY_RESTRICT intercept,
+        float half_norm,
+        float* HWY_RESTRICT u) {
+    const hn::ScalableTag<float> tag;
+    const size_t lanes = hn::Lanes(tag);
+    const auto offset = hn::Set(tag, half_norm);
+    auto largest = hn::Set(tag, hwy::LowestValue<float>());
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        const auto bound = hn::MulAdd(
+                hn::LoadU(tag, slope + i),
+                hn::Sub(hn::LoadU(tag, u + i), offset),
+                hn::LoadU(tag, intercept + i));
+        hn::StoreU(bound, tag, u + i);
+        largest = hn::Max(largest, bound);
+    }
+    float result = hn::GetLane(hn::MaxOfLanes(tag, largest));
+    for (; i < n; i++) {
+        u[i] = slope[i] * (u[i] - half_norm) + intercept[i];
+        result = u[i] > result ? u[i] : result;
+    }
+    return result;
+}
+
+size_t SelectAbove(
+        size_t n,
+        const float* HWY_RESTRICT u,
+        float threshold,
+        float best,
+        float* HWY_RESTRICT missed,
+        uint32_t* HWY_RESTRICT indices) {
+    const hn::ScalableTag<float> tag;
+    const size_t lanes = hn::Lanes(tag);
+    const auto near = hn::Set(tag, threshold - kMissedBits);
+    const auto cut = hn::Set(tag, threshold);
+    const auto ln2 = hn::Set(tag, kLn2);
+    const auto top = hn::Set(tag, best);
+    auto sum = hn::Zero(tag);
+    size_t count = 0;
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        const auto bound = hn::LoadU(tag, u + i);
+        const auto is_near = hn::Gt(bound, near);
+        if (HWY_LIKELY(hn::AllFalse(tag, is_near))) {
+            continue;
+        }
+        const auto is_above = hn::Gt(bound, cut);
+        const auto is_missed = hn::AndNot(
+                hn::VecFromMask(tag, is_above),
+                hn::VecFromMask(tag, is_near));
+        const auto share =
+                hn::Exp(tag, hn::Mul(ln2, hn::Sub(bound, top)));
+        sum = hn::Add(sum, hn::And(share, is_missed));
+        if (!hn::AllFalse(tag, is_above)) {
+            for (size_t j = i; j < i + lanes; j++) {
+                indices[count] = uint32_t(j);
+                count += u[j] > threshold;
+            }
+        }
+    }
+    float total = hn::GetLane(hn::SumOfLanes(tag, sum));
+    for (; i < n; i++) {
+        if (u[i] > threshold) {
+            indices[count++] = uint32_t(i);
+        } else if (u[i] > threshold - kMissedBits) {
+            const hn::CappedTag<float, 1> one;
+            total += hn::GetLane(
+                    hn::Exp(one, hn::Set(one, kLn2 * (u[i] - best))));
+        }
+    }
+    *missed = total;
+    return count;
+}
+
+float SquaredDistance(
+        size_t d,
+        const float* HWY_RESTRICT x,
+        const float* HWY_RESTRICT y) {
+    const hn::ScalableTag<float> tag;
+    const size_t lanes = hn::Lanes(tag);
+    auto s0 = hn::Zero(tag);
+    auto s1 = s0;
+    auto s2 = s0;
+    auto s3 = s0;
+    size_t j = 0;
+    const auto delta = [&](size_t at) HWY_ATTR {
+        return hn::Sub(hn::LoadU(tag, x + at), hn::LoadU(tag, y + at));
+    };
+    for (; j + 4 * lanes <= d; j += 4 * lanes) {
+        const auto a = delta(j);
+        const auto b = delta(j + lanes);
+        const auto c = delta(j + 2 * lanes);
+        const auto e = delta(j + 3 * lanes);
+        s0 = hn::MulAdd(a, a, s0);
+        s1 = hn::MulAdd(b, b, s1);
+        s2 = hn::MulAdd(c, c, s2);
+        s3 = hn::MulAdd(e, e, s3);
+    }
+    for (; j + lanes <= d; j += lanes) {
+        const auto a = delta(j);
+        s0 = hn::MulAdd(a, a, s0);
+    }
+    float sum = hn::GetLane(hn::SumOfLanes(
+            tag, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+    for (; j < d; j++) {
+        sum += (x[j] - y[j]) * (x[j] - y[j]);
+    }
+    return sum;
+}
+
+void SquaredDistances(
+        size_t d,
+        const float* HWY_RESTRICT x,
+        const float* HWY_RESTRICT means,
+        size_t n,
+        const uint32_t* HWY_RESTRICT indices,
+        float* HWY_RESTRICT distances) {
+    for (size_t i = 0; i < n; i++) {
+        distances[i] = SquaredDistance(d, x, means + indices[i] * d);
+    }
+}
+
+double Exp2Below(
+        size_t n,
+        const float* HWY_RESTRICT logits,
+        float* HWY_RESTRICT r) {
+    const hn::ScalableTag<float> tag;
+    const size_t lanes = hn::Lanes(tag);
+    const auto ln2 = hn::Set(tag, kLn2);
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        hn::StoreU(
+                hn::Exp(tag, hn::Mul(ln2, hn::LoadU(tag, logits + i))),
+                tag,
+                r + i);
+    }
+    const hn::CappedTag<float, 1> one;
+    for (; i < n; i++) {
+        r[i] = hn::GetLane(hn::Exp(one, hn::Set(one, kLn2 * logits[i])));
+    }
+    double sum = 0;
+    for (size_t j = 0; j < n; j++) {
+        sum += r[j];
+    }
+    return sum;
+}
+
+/// One strip of kVectors * lanes columns, the sums held in registers.
+template <int kVectors>
+void AddWeightedStrip(
+        size_t d,
+        const float* HWY_RESTRICT x,
+        size_t n,
+        const uint32_t* HWY_RESTRICT rows,
+        const double* HWY_RESTRICT weights,
+        double* HWY_RESTRICT sums) {
+    const hn::ScalableTag<double> tag;
+    const hn::Rebind<float, decltype(tag)> narrow;
+    const size_t lanes = hn::Lanes(tag);
+    auto load = [&](int v) HWY_ATTR {
+        return hn::LoadU(tag, sums + v * lanes);
+    };
+    auto s0 = load(0);
+    auto s1 = kVectors > 1 ? load(1) : s0;
+    auto s2 = kVectors > 2 ? load(2) : s0;
+    auto s3 = kVectors > 2 ? load(3) : s0;
+    auto s4 = kVectors > 4 ? load(4) : s0;
+    auto s5 = kVectors > 4 ? load(5) : s0;
+    auto s6 = kVectors > 4 ? load(6) : s0;
+    auto s7 = kVectors > 4 ? load(7) : s0;
+    for (size_t i = 0; i < n; i++) {
+        const float* row = x + rows[i] * d;
+        const auto w = hn::Set(tag, weights[i]);
+        auto column = [&](int v) HWY_ATTR {
+            return hn::PromoteTo(tag, hn::LoadU(narrow, row + v * lanes));
+        };
+        s0 = hn::MulAdd(w, column(0), s0);
+        if (kVectors > 2) {
+            s1 = hn::MulAdd(w, column(1), s1);
+            s2 = hn::MulAdd(w, column(2), s2);
+            s3 = hn::MulAdd(w, column(3), s3);
+        }
+        if (kVectors > 4) {
+            s4 = hn::MulAdd(w, column(4), s4);
+            s5 = hn::MulAdd(w, column(5), s5);
+            s6 = hn::MulAdd(w, column(6), s6);
+            s7 = hn::MulAdd(w, column(7), s7);
+        }
+    }
+    hn::StoreU(s0, tag, sums);
+    if (kVectors > 2) {
+        hn::StoreU(s1, tag, sums + lanes);
+        hn::StoreU(s2, tag, sums + 2 * lanes);
+        hn::StoreU(s3, tag, sums + 3 * lanes);
+    }
+    if (kVectors > 4) {
+        hn::StoreU(s4, tag, sums + 4 * lanes);
+        hn::StoreU(s5, tag, sums + 5 * lanes);
+        hn::StoreU(s6, tag, sums + 6 * lanes);
+        hn::StoreU(s7, tag, sums + 7 * lanes);
+    }
+}
+
+void AddWeightedRows(
+        size_t d,
+        const float* HWY_RESTRICT x,
+        size_t n,
+        const uint32_t* HWY_RESTRICT rows,
+        const double* HWY_RESTRICT weights,
+        double* HWY_RESTRICT sums) {
+    const size_t lanes = hn::Lanes(hn::ScalableTag<double>());
+    size_t j = 0;
+    for (; j + 8 * lanes <= d; j += 8 * lanes) {
+        AddWeightedStrip<8>(d, x + j, n, rows, weights, sums + j);
+    }
+    for (; j + 4 * lanes <= d; j += 4 * lanes) {
+        AddWeightedStrip<4>(d, x + j, n, rows, weights, sums + j);
+    }
+    for (; j + lanes <= d; j += lanes) {
+        AddWeightedStrip<1>(d, x + j, n, rows, weights, sums + j);
+    }
+    for (; j < d; j++) {
+        double sum = sums[j];
+        for (size_t i = 0; i < n; i++) {
+            sum += weights[i] * double(x[rows[i] * d + j]);
+        }
+        sums[j] = sum;
+    }
+}
+
+double SquaredNorm(size_t d, const float* HWY_RESTRICT x) {
+    const hn::ScalableTag<double> tag;
+    const hn::Rebind<float, decltype(tag)> narrow;
+    const size_t lanes = hn::Lanes(tag);
+    auto total = hn::Zero(tag);
+    size_t j = 0;
+    for (; j + lanes <= d; j += lanes) {
+        const auto v = hn::PromoteTo(tag, hn::LoadU(narrow, x + j));
+        total = hn::MulAdd(v, v, total);
+    }
+    double sum = hn::GetLane(hn::SumOfLanes(tag, total));
+    for (; j < d; j++) {
+        sum += double(x[j]) * double(x[j]);
+    }
+    return sum;
+}
+
+void Condition(
+        size_t d,
+        const float* HWY_RESTRICT x,
+        const float* HWY_RESTRICT shift,
+        double inverse,
+        float* HWY_RESTRICT out) {
+    const hn::ScalableTag<double> tag;
+    const hn::Rebind<float, decltype(tag)> narrow;
+    const size_t lanes = hn::Lanes(tag);
+    const auto factor = hn::Set(tag, inverse);
+    size_t j = 0;
+    for (; j + lanes <= d; j += lanes) {
+        const auto delta = hn::Sub(
+                hn::PromoteTo(tag, hn::LoadU(narrow, x + j)),
+                hn::PromoteTo(tag, hn::LoadU(narrow, shift + j)));
+        hn::StoreU(
+                hn::DemoteTo(narrow, hn::Mul(delta, factor)), narrow, out + j);
+    }
+    for (; j < d; j++) {
+        out[j] = float((double(x[j]) - double(shift[j])) * inverse);
+    }
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace row_kernels
+} // namespace faiss_flashgmm
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace faiss_flashgmm {
+namespace row_kernels {
+
+HWY_EXPORT(UpperBounds);
+HWY_EXPORT(SelectAbove);
+HWY_EXPORT(SquaredDistances);
+HWY_EXPORT(Exp2Below);
+HWY_EXPORT(AddWeightedRows);
+HWY_EXPORT(SquaredNorm);
+HWY_EXPORT(Condition);
+
+float upper_bounds(
+        size_t n,
+        const float* slope,
+        const float* intercept,
+        float half_norm,
+        float* u) {
+    return HWY_DYNAMIC_DISPATCH(UpperBounds)(
+            n, slope, intercept, half_norm, u);
+}
+
+size_t select_above(
+        size_t n,
+        const float* u,
+        float threshold,
+        float best,
+        float* missed,
+        uint32_t* indices) {
+    return HWY_DYNAMIC_DISPATCH(SelectAbove)(
+            n, u, threshold, best, missed, indices);
+}
+
+void squared_distances(
+        size_t d,
+        const float* x,
+        const float* means,
+        size_t n,
+        const uint32_t* indices,
+        float* distances) {
+    HWY_DYNAMIC_DISPATCH(SquaredDistances)(d, x, means, n, indices, distances);
+}
+
+double exp2_below(size_t n, const float* logits, float* r) {
+    return HWY_DYNAMIC_DISPATCH(Exp2Below)(n, logits, r);
+}
+
+void add_weighted_rows(
+        size_t d,
+        const float* x,
+        size_t n,
+        const uint32_t* rows,
+        const double* weights,
+        double* sums) {
+    HWY_DYNAMIC_DISPATCH(AddWeightedRows)(d, x, n, rows, weights, sums);
+}
+
+double squared_norm(size_t d, const float* x) {
+    return HWY_DYNAMIC_DISPATCH(SquaredNorm)(d, x);
+}
+
+void condition(
+        size_t d,
+        const float* x,
+        const float* shift,
+        double inverse,
+        float* out) {
+    HWY_DYNAMIC_DISPATCH(Condition)(d, x, shift, inverse, out);
+}
+
+} // namespace row_kernels
+} // namespace faiss_flashgmm
+
+#endif // HWY_ONCE

@@ -1,0 +1,470 @@
+#include <faiss_flashgmm/em/EMSolver.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include <faiss_flashgmm/em/Initialization.h>
+#include <faiss_flashgmm/em/MStep.h>
+#include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/Timer.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+/// Variance, relative to the global one, at which responsibilities are those
+/// of k-means: rows share components only within 1e-4 of a tie.
+constexpr double kHardVariance = 1e-5;
+
+/// Rows a component that pull a first variance to the mean one, so that
+/// components of few rows do not start out collapsed.
+constexpr double kVariancePriorRows = 2;
+
+using S = SufficientStats;
+
+/// What is known of the rows before the fit.
+struct Moments {
+    int64_t rows = 0;
+    double weight = 0;
+    double weighted_rows = 0; ///< rows of positive weight
+    std::vector<double> mean;
+    double variance = 0; ///< mean over the coordinates
+};
+
+/// One fit: the state that its stages share.
+class Fit {
+   public:
+    Fit(Backend& backend,
+        const EMOptions& options,
+        Communicator& communicator,
+        RowSource& all_rows,
+        int64_t k)
+            : backend_(backend),
+              options_(options),
+              communicator_(communicator),
+              all_rows_(all_rows),
+              k_(k),
+              d_(all_rows.dim()),
+              chunk_rows_(
+                      options.chunk_rows > 0
+                              ? options.chunk_rows
+                              : backend.preferred_chunk(k, all_rows.dim())) {}
+
+    EMResult run(const Mixture* initial);
+
+   private:
+    Moments check_rows();
+    void choose_rows();
+    Mixture initialize(const Mixture* initial, uint64_t seed);
+    Mixture draw_means(const Mixture* initial, RowSource& sample, uint64_t seed);
+    void run_redo(int redo, Mixture mixture, EMResult& best);
+    SufficientStats& e_step(RowSource& rows, const Mixture& mixture);
+    void estimate_spread(SufficientStats& stats, Mixture& mixture);
+    void report(int64_t rows_done, int64_t rows_total);
+
+    Backend& backend_;
+    const EMOptions& options_;
+    Communicator& communicator_;
+    RowSource& all_rows_;
+    const int64_t k_;
+    const int64_t d_;
+    const int64_t chunk_rows_;
+
+    Conditioning conditioning_;
+    std::unique_ptr<SampledRows> sampled_;
+    RowSource* rows_ = nullptr; ///< what is trained on
+    int64_t total_rows_ = 0;    ///< of all peers
+    double best_log_likelihood_ = 0;
+
+    Progress progress_;
+    Timer stage_timer_;
+};
+
+void Fit::report(int64_t rows_done, int64_t rows_total) {
+    if (!options_.progress) {
+        return;
+    }
+    progress_.rows_done = rows_done;
+    progress_.rows_total = rows_total;
+    progress_.elapsed_seconds = stage_timer_.seconds();
+    const double iterations = progress_.iteration +
+            (rows_total > 0 ? double(rows_done) / double(rows_total) : 1.0);
+    progress_.eta_seconds = iterations > 0
+            ? progress_.elapsed_seconds *
+                    std::max(0.0, progress_.niter / iterations - 1)
+            : -1;
+    options_.progress(progress_);
+}
+
+Moments Fit::check_rows() {
+    progress_ = {};
+    progress_.stage = Progress::Stage::check_rows;
+    stage_timer_ = {};
+
+    // Sums are taken about a row, so that a common offset cancels.
+    std::vector<double> pivot(d_, 0.0);
+    const int64_t n = all_rows_.size();
+    if (n > 0) {
+        const Rows rows = all_rows_.read(0, 1);
+        for (int64_t j = 0; j < d_; j++) {
+            pivot[j] = std::isfinite(rows.x[j]) ? rows.x[j] : 0;
+        }
+    }
+    communicator_.broadcast(pivot, 0);
+
+    // sums (d) | squares (d) | weight | rows of positive weight | rows | bad
+    std::vector<double> flat(2 * d_ + 4, 0.0);
+    double* sums = flat.data();
+    double* squares = flat.data() + d_;
+    std::string error;
+    for (int64_t begin = 0; begin < n && error.empty();
+         begin += chunk_rows_) {
+        const Rows rows =
+                all_rows_.read(begin, std::min(chunk_rows_, n - begin));
+        for (int64_t i = 0; i < rows.n && error.empty(); i++) {
+            const float w = rows.weights ? rows.weights[i] : 1;
+            if (!(w >= 0) || std::isinf(w)) {
+                error = format(
+                        "the weight of row %ld is %g; weights must be finite "
+                        "and >= 0",
+                        long(begin + i),
+                        double(w));
+            }
+            const float* x = rows.x + i * d_;
+            bool finite = true;
+            for (int64_t j = 0; j < d_; j++) {
+                finite &= std::isfinite(x[j]);
+            }
+            for (int64_t j = 0; j < d_ && !finite; j++) {
+                if (!std::isfinite(x[j])) {
+                    error = format(
+                            "row %ld has %g in column %ld; rows must be "
+                            "finite",
+                            long(begin + i),
+                            double(x[j]),
+                            long(j));
+                    break;
+                }
+            }
+            for (int64_t j = 0; j < d_; j++) {
+                const double delta = x[j] - pivot[j];
+                sums[j] += w * delta;
+                squares[j] += w * delta * delta;
+            }
+            flat[2 * d_] += w;
+            flat[2 * d_ + 1] += w > 0;
+        }
+        report(begin + rows.n, n);
+    }
+    flat[2 * d_ + 2] = double(n);
+    flat[2 * d_ + 3] = error.empty() ? 0 : 1;
+    communicator_.all_reduce_sum(flat); // also when wrong: peers are waiting
+    FLASHGMM_THROW_IF_NOT_FMT(error.empty(), "%s", error.c_str());
+    FLASHGMM_THROW_IF_NOT_FMT(
+            flat[2 * d_ + 3] == 0, "the rows of another peer are not valid");
+
+    Moments moments;
+    moments.weight = flat[2 * d_];
+    moments.weighted_rows = flat[2 * d_ + 1];
+    moments.rows = int64_t(flat[2 * d_ + 2]);
+    FLASHGMM_THROW_IF_NOT_FMT(
+            moments.weighted_rows >= double(k_),
+            "%ld of %ld rows have a positive weight; k = %ld components need "
+            "at least as many",
+            long(moments.weighted_rows),
+            long(moments.rows),
+            long(k_));
+    moments.mean.resize(d_);
+    for (int64_t j = 0; j < d_; j++) {
+        const double delta = sums[j] / moments.weight;
+        moments.mean[j] = pivot[j] + delta;
+        moments.variance +=
+                std::max(0.0, squares[j] / moments.weight - delta * delta) /
+                double(d_);
+    }
+    return moments;
+}
+
+void Fit::choose_rows() {
+    rows_ = &all_rows_;
+    const int64_t limit = options_.max_rows_per_component;
+    if (limit == 0 || total_rows_ <= k_ * limit) {
+        return;
+    }
+    const double share = double(k_ * limit) / double(total_rows_);
+    const int64_t count = communicator_.size() == 1
+            ? k_ * limit
+            : int64_t(std::ceil(share * double(all_rows_.size())));
+    sampled_ = std::make_unique<SampledRows>(
+            all_rows_,
+            sample_indices(all_rows_.size(), count, options_.seed));
+    rows_ = sampled_.get();
+}
+
+SufficientStats& Fit::e_step(RowSource& rows, const Mixture& mixture) {
+    backend_.begin(mixture, conditioning_);
+    const int64_t n = rows.size();
+    report(0, n);
+    for (int64_t begin = 0; begin < n; begin += chunk_rows_) {
+        const Rows chunk = rows.read(begin, std::min(chunk_rows_, n - begin));
+        backend_.accumulate(chunk.n, chunk.x, chunk.weights);
+        report(begin + chunk.n, n);
+    }
+    SufficientStats& stats = backend_.finish();
+    communicator_.all_reduce_sum(stats.flat());
+    return stats;
+}
+
+Mixture Fit::draw_means(
+        const Mixture* initial,
+        RowSource& sample,
+        uint64_t seed) {
+    Mixture mixture(k_, d_);
+    const int64_t given = initial ? initial->k : 0;
+    if (initial) {
+        std::copy(
+                initial->means.begin(),
+                initial->means.end(),
+                mixture.means.begin());
+    }
+    if (communicator_.rank() == 0 && given < k_) {
+        if (options_.init == Initialization::kmeans_pp) {
+            draw_kmeans_pp(sample, given, k_, seed, mixture.means.data());
+        } else {
+            draw_random_rows(sample, given, k_, seed, mixture.means.data());
+        }
+    }
+    if (communicator_.size() > 1) {
+        std::vector<double> means(mixture.means.begin(), mixture.means.end());
+        communicator_.broadcast(means, 0);
+        std::copy(means.begin(), means.end(), mixture.means.begin());
+    }
+    mixture = conditioning_.to_conditioned(mixture);
+    const int64_t frozen = options_.frozen_means;
+    constrain_means(
+            options_.constraint,
+            conditioning_,
+            k_ - frozen,
+            d_,
+            mixture.mean(frozen));
+    return mixture;
+}
+
+void Fit::estimate_spread(SufficientStats& stats, Mixture& mixture) {
+    double total = 0;
+    double squared = 0;
+    for (int64_t c = 0; c < k_; c++) {
+        total += stats.counts()[c];
+        squared += stats.squared()[c];
+    }
+    const double floor =
+            options_.variance_floor * conditioning_.global_variance;
+    const double tied = std::max(floor, squared / (double(d_) * total));
+    // Weights may have any unit: a prior row weighs as much as a mean row.
+    const double prior =
+            kVariancePriorRows * total / stats.scalar(S::kRows);
+    for (int64_t c = 0; c < k_; c++) {
+        const double count = stats.counts()[c] + prior;
+        mixture.variances[c] = options_.variance == VarianceModel::tied
+                ? tied
+                : (stats.squared()[c] / double(d_) + prior * tied) / count;
+        mixture.weights[c] = options_.weights == WeightModel::uniform
+                ? 1 / double(k_)
+                : count / (total + double(k_) * prior);
+    }
+}
+
+Mixture Fit::initialize(const Mixture* initial, uint64_t seed) {
+    if (initial && initial->k == k_ && !initial->variances.empty()) {
+        return conditioning_.to_conditioned(*initial);
+    }
+    const int64_t sample_rows = std::max<int64_t>(
+            k_ * options_.init_rows_per_component / communicator_.size(), 1);
+    SampledRows sample(
+            *rows_, sample_indices(rows_->size(), sample_rows, seed));
+    const bool lloyd =
+            options_.init == Initialization::lloyd && initial == nullptr;
+
+    progress_.stage = Progress::Stage::initialize;
+    progress_.niter = 1 + (lloyd ? options_.init_iterations : 0);
+    progress_.iteration = 0;
+    stage_timer_ = {};
+
+    Mixture mixture = draw_means(initial, sample, seed);
+    const std::vector<double> hard(
+            k_, kHardVariance * conditioning_.global_variance);
+    const std::vector<double> equal(k_, 1 / double(k_));
+    while (true) {
+        mixture.variances = hard;
+        mixture.weights = equal;
+        SufficientStats& stats = e_step(sample, mixture);
+        if (progress_.iteration + 1 == progress_.niter) {
+            estimate_spread(stats, mixture);
+            return mixture;
+        }
+        maximize(
+                stats,
+                options_,
+                conditioning_,
+                seed + uint64_t(progress_.iteration),
+                mixture);
+        progress_.iteration++;
+    }
+}
+
+void Fit::run_redo(int redo, Mixture mixture, EMResult& best) {
+    progress_.stage = Progress::Stage::em;
+    progress_.niter = options_.niter;
+    progress_.iteration = 0;
+    stage_timer_ = {};
+
+    const double offset = conditioning_.log_density_offset();
+    const double square_unit = conditioning_.scale * conditioning_.scale;
+    const uint64_t seed = options_.seed + uint64_t(redo);
+    bool converged = false;
+    double log_likelihood = 0;
+    for (int iteration = 0; iteration < options_.niter && !converged;
+         iteration++) {
+        Timer timer;
+        progress_.iteration = iteration;
+        const SufficientStats& stats = e_step(*rows_, mixture);
+        const double weight = stats.scalar(S::kWeight);
+
+        IterationStats s;
+        s.redo = redo;
+        s.iteration = iteration;
+        s.log_likelihood = stats.scalar(S::kLogLikelihood) / weight + offset;
+        s.objective = stats.scalar(S::kObjective) * square_unit;
+        s.dropped_mass = stats.scalar(S::kDroppedMass) / weight;
+        s.pairs_per_row = stats.scalar(S::kPairs) / stats.scalar(S::kRows);
+        s.seconds_e_step = timer.seconds();
+        const MStepReport report = maximize(
+                stats,
+                options_,
+                conditioning_,
+                (seed << 20) + uint64_t(iteration),
+                mixture);
+        s.imbalance = report.imbalance;
+        s.empty = report.empty;
+        s.revived = report.revived;
+        s.at_floor = report.at_floor;
+        s.moved_mass = report.moved_mass;
+        s.seconds = timer.seconds();
+        best.iterations.push_back(s);
+
+        const double gain = s.log_likelihood - log_likelihood;
+        converged = options_.tol > 0 && iteration > 0 && s.revived == 0 &&
+                gain < options_.tol *
+                                std::max(1.0, std::abs(s.log_likelihood));
+        log_likelihood = s.log_likelihood;
+        progress_.log_likelihood = log_likelihood;
+    }
+    if (redo == 0 || log_likelihood > best_log_likelihood_) {
+        best_log_likelihood_ = log_likelihood;
+        best.mixture = std::move(mixture);
+        best.best_redo = redo;
+        best.converged = converged;
+    }
+}
+
+EMResult Fit::run(const Mixture* initial) {
+    const Moments moments = check_rows();
+    total_rows_ = moments.rows;
+    // Unit means are unit in the user's units: the origin must stay.
+    conditioning_ = Conditioning::from_moments(
+            moments.mean,
+            moments.variance,
+            options_.constraint != MeanConstraint::unit);
+    choose_rows();
+
+    EMResult result;
+    for (int redo = 0; redo < options_.nredo; redo++) {
+        progress_.redo = redo;
+        progress_.nredo = options_.nredo;
+        run_redo(
+                redo,
+                initialize(initial, options_.seed + uint64_t(redo)),
+                result);
+    }
+    result.mixture = conditioning_.to_user(result.mixture);
+    if (initial) { // frozen means come back bit for bit
+        std::copy_n(
+                initial->means.begin(),
+                options_.frozen_means * d_,
+                result.mixture.means.begin());
+    }
+    result.conditioning = conditioning_;
+    result.distinct_means = result.mixture.distinct_means();
+    double used = double(rows_->size());
+    communicator_.all_reduce_sum({&used, 1});
+    result.rows_used = int64_t(used);
+    return result;
+}
+
+void check_initial(
+        const Mixture& initial,
+        const EMOptions& options,
+        int64_t k,
+        int64_t d) {
+    FLASHGMM_THROW_IF_NOT_FMT(
+            initial.d == d && initial.k >= 1 && initial.k <= k,
+            "%ld initial means of dimension %ld for k = %ld components of "
+            "dimension %ld",
+            long(initial.k),
+            long(initial.d),
+            long(k),
+            long(d));
+    if (initial.variances.empty()) {
+        Mixture means_only(initial.k, initial.d);
+        means_only.means = initial.means;
+        means_only.check();
+    } else {
+        initial.check();
+    }
+    FLASHGMM_THROW_IF_NOT_FMT(
+            options.frozen_means <= initial.k,
+            "%ld means are to be frozen, %ld are given",
+            long(options.frozen_means),
+            long(initial.k));
+}
+
+} // namespace
+
+EMSolver::EMSolver(Backend& backend, EMOptions options)
+        : backend_(backend),
+          options_(std::move(options)),
+          communicator_(self_) {}
+
+EMSolver::EMSolver(
+        Backend& backend,
+        EMOptions options,
+        Communicator& communicator)
+        : backend_(backend),
+          options_(std::move(options)),
+          communicator_(communicator) {}
+
+EMResult EMSolver::fit(RowSource& rows, int64_t k, const Mixture* initial) {
+    options_.check();
+    FLASHGMM_THROW_IF_NOT_FMT(k >= 1, "k = %ld must be at least 1", long(k));
+    FLASHGMM_THROW_IF_NOT_FMT(
+            rows.dim() >= 1, "rows of dimension %ld", long(rows.dim()));
+    if (communicator_.size() == 1) {
+        FLASHGMM_THROW_IF_NOT_FMT(
+                rows.size() >= k,
+                "n = %ld rows are too few for k = %ld components",
+                long(rows.size()),
+                long(k));
+    }
+    FLASHGMM_THROW_IF_NOT_FMT(
+            options_.frozen_means == 0 || initial,
+            "%ld means are to be frozen, none are given",
+            long(options_.frozen_means));
+    if (initial) {
+        check_initial(*initial, options_, k, rows.dim());
+    }
+    return Fit(backend_, options_, communicator_, rows, k).run(initial);
+}
+
+} // namespace faiss_flashgmm

@@ -1,0 +1,157 @@
+#include <faiss_flashgmm/em/Initialization.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <faiss_flashgmm/utils/Philox.h>
+#include <faiss_flashgmm/utils/memory.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+constexpr int64_t kReadRows = 16384;
+constexpr uint64_t kRandomRowsStream = 2;
+constexpr uint64_t kSeedingStream = 3;
+
+/// Every row in the order of a random draw without replacement with
+/// probability proportional to weight (Efraimidis and Spirakis: sort by
+/// log(u) / w). Rows of weight 0 are left out.
+std::vector<int64_t> draw_order(RowSource& rows, uint64_t seed) {
+    const Philox random(seed, kRandomRowsStream);
+    std::vector<std::pair<double, int64_t>> keys;
+    keys.reserve(rows.size());
+    for (int64_t begin = 0; begin < rows.size(); begin += kReadRows) {
+        const Rows chunk = rows.read(
+                begin, std::min(kReadRows, rows.size() - begin));
+        for (int64_t i = 0; i < chunk.n; i++) {
+            const double w = chunk.weights ? chunk.weights[i] : 1;
+            if (w > 0) {
+                const auto bits = random.block(begin + i);
+                const double u = (double(bits[0]) + 0.5) * 0x1p-32 +
+                        double(bits[1]) * 0x1p-64;
+                keys.push_back({-std::log(u) / w, begin + i});
+            }
+        }
+    }
+    std::sort(keys.begin(), keys.end());
+    std::vector<int64_t> order(keys.size());
+    std::transform(keys.begin(), keys.end(), order.begin(), [](auto& key) {
+        return key.second;
+    });
+    return order;
+}
+
+std::string_view bytes_of(const float* row, int64_t d) {
+    return {reinterpret_cast<const char*>(row), size_t(d) * sizeof(float)};
+}
+
+} // namespace
+
+void draw_random_rows(
+        RowSource& rows,
+        int64_t first,
+        int64_t k,
+        uint64_t seed,
+        float* means) {
+    const int64_t d = rows.dim();
+    std::unordered_set<std::string_view> seen; // views into means
+    for (int64_t c = 0; c < first; c++) {
+        seen.insert(bytes_of(means + c * d, d));
+    }
+    const std::vector<int64_t> order = draw_order(rows, seed);
+    std::vector<int64_t> repeated;
+    int64_t filled = first;
+    for (size_t i = 0; i < order.size() && filled < k; i++) {
+        float* mean = means + filled * d;
+        std::copy_n(rows.read(order[i], 1).x, d, mean);
+        if (seen.insert(bytes_of(mean, d)).second) {
+            filled++;
+        } else if (int64_t(repeated.size()) < k) {
+            repeated.push_back(order[i]);
+        }
+    }
+    for (size_t i = 0; filled < k; filled++, i++) {
+        std::copy_n(
+                rows.read(repeated[i % repeated.size()], 1).x,
+                d,
+                means + filled * d);
+    }
+}
+
+void draw_kmeans_pp(
+        RowSource& rows,
+        int64_t first,
+        int64_t k,
+        uint64_t seed,
+        float* means) {
+    const int64_t n = rows.size();
+    const int64_t d = rows.dim();
+    std::vector<float> x;
+    resize_or_throw(x, uint64_t(n) * d, "the sample of k-means++");
+    std::vector<double> weights(n, 1.0);
+    for (int64_t begin = 0; begin < n; begin += kReadRows) {
+        const Rows chunk = rows.read(begin, std::min(kReadRows, n - begin));
+        std::copy_n(chunk.x, chunk.n * d, x.data() + begin * d);
+        if (chunk.weights) {
+            std::copy_n(chunk.weights, chunk.n, weights.data() + begin);
+        }
+    }
+
+    std::vector<double> nearest(n, std::numeric_limits<double>::infinity());
+    const auto add_mean = [&](const float* mean) {
+#pragma omp parallel for
+        for (int64_t i = 0; i < n; i++) {
+            const float* row = x.data() + i * d;
+            double sum = 0;
+            for (int64_t j = 0; j < d; j++) {
+                const double delta = double(row[j]) - mean[j];
+                sum += delta * delta;
+            }
+            nearest[i] = std::min(nearest[i], sum);
+        }
+    };
+    Philox random(seed, kSeedingStream);
+    const auto draw = [&](auto&& mass) {
+        double total = 0;
+        for (int64_t i = 0; i < n; i++) {
+            total += mass(i);
+        }
+        double left = random.uniform() * total;
+        int64_t chosen = -1;
+        for (int64_t i = 0; i < n; i++) {
+            const double m = mass(i);
+            if (m > 0) {
+                chosen = i;
+                left -= m;
+                if (left < 0) {
+                    break;
+                }
+            }
+        }
+        return chosen;
+    };
+
+    for (int64_t c = 0; c < k; c++) {
+        float* mean = means + c * d;
+        if (c >= first) {
+            int64_t row = -1;
+            if (c > 0) {
+                row = draw([&](int64_t i) { return weights[i] * nearest[i]; });
+            }
+            if (row < 0) { // the first mean, or every row is a mean already
+                row = draw([&](int64_t i) { return weights[i]; });
+            }
+            std::copy_n(x.data() + row * d, d, mean);
+        }
+        add_mean(mean);
+    }
+}
+
+} // namespace faiss_flashgmm
