@@ -72,6 +72,7 @@ function(flashgmm_add_test name)
     gtest_discover_tests(
         ${name}
         DISCOVERY_MODE PRE_TEST
+        NO_PRETTY_VALUES
         TEST_PREFIX ${name}.
         PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
 endfunction()
