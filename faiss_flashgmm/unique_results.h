@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <faiss/impl/AuxIndexStructures.h>
+#include <faiss/impl/FaissAssert.h>
+
+#include <faiss_flashgmm/compat.h>
+
+namespace faiss_flashgmm {
+
+/// Remembers the position of each id seen since the last reset(), which takes
+/// constant time.
+class SeenIds {
+   public:
+    /// Forgets all ids and makes room for `capacity` of them.
+    void reset(size_t capacity) {
+        while (size_t(1) << log2_size_ < 2 * capacity) {
+            log2_size_++;
+        }
+        if (slots_.size() < size_t(1) << log2_size_) {
+            slots_.assign(size_t(1) << log2_size_, Slot());
+            epoch_ = 0;
+        }
+        epoch_++;
+    }
+
+    /// The position `id` was first inserted with: `position`, if it is new.
+    size_t insert(idx_t id, size_t position) {
+        // Fibonacci hashing: ids in sequence, or multiples, spread well
+        size_t i = (uint64_t(id) * 0x9E3779B97F4A7C15u) >> (64 - log2_size_);
+        while (slots_[i].epoch == epoch_ && slots_[i].id != id) {
+            i = (i + 1) & (slots_.size() - 1);
+        }
+        if (slots_[i].epoch != epoch_) {
+            slots_[i] = {epoch_, id, position};
+        }
+        return slots_[i].position;
+    }
+
+   private:
+    struct Slot {
+        uint64_t epoch = 0;
+        idx_t id = 0;
+        size_t position = 0;
+    };
+    std::vector<Slot> slots_;
+    uint64_t epoch_ = 0;
+    int log2_size_ = 1;
+};
+
+/** Keeps the first, so the best, result of each id.
+ *
+ * @param n_in      number of results, best first; label -1: none
+ * @param id_of     id of a label
+ * @param k         results to write; those missing are filled with label -1
+ *                  and distance `no_result`
+ */
+template <class IdOf>
+void unique_topk(
+        size_t n_in,
+        const float* distances_in,
+        const idx_t* labels_in,
+        const IdOf& id_of,
+        float no_result,
+        size_t k,
+        float* distances,
+        idx_t* labels,
+        SeenIds& seen) {
+    seen.reset(n_in);
+    size_t kept = 0;
+    for (size_t j = 0; j < n_in && kept < k; j++) {
+        if (labels_in[j] != -1 && seen.insert(id_of(labels_in[j]), j) == j) {
+            distances[kept] = distances_in[j];
+            labels[kept] = labels_in[j];
+            kept++;
+        }
+    }
+    for (; kept < k; kept++) {
+        distances[kept] = no_result;
+        labels[kept] = -1;
+    }
+}
+
+/** Keeps the best result of each id, in place. Does nothing the second time.
+ *
+ * @param similarity    whether a larger distance is better
+ */
+template <class IdOf>
+void unique_range(
+        faiss::RangeSearchResult& result,
+        const IdOf& id_of,
+        bool similarity) {
+    SeenIds seen;
+    size_t kept = 0;
+    for (size_t i = 0; i < result.nq; i++) {
+        const size_t begin = result.lims[i];
+        const size_t end = result.lims[i + 1];
+        result.lims[i] = kept;
+        seen.reset(end - begin);
+        for (size_t j = begin; j < end; j++) {
+            const idx_t label = result.labels[j];
+            const float distance = result.distances[j];
+            const size_t position = seen.insert(id_of(label), kept);
+            if (position == kept) {
+                kept++;
+            } else if (
+                    similarity ? distance <= result.distances[position]
+                               : distance >= result.distances[position]) {
+                continue;
+            }
+            result.labels[position] = label;
+            result.distances[position] = distance;
+        }
+    }
+    result.lims[result.nq] = kept;
+}
+
+} // namespace faiss_flashgmm
