@@ -350,7 +350,8 @@ void CpuBackend::assign(
                         });
                 const int64_t at = (first + i) * m;
                 for (int64_t j = 0; j < m; j++) {
-                    components[at + j] = j < found ? ranked[j].component : -1;
+                    components[at + j] =
+                            j < found ? int64_t(ranked[j].component) : -1;
                     log_scores[at + j] = j < found
                             ? to_user(ranked[j].logit)
                             : -std::numeric_limits<float>::infinity();
