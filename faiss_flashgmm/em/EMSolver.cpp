@@ -389,6 +389,12 @@ EMResult Fit::run(const Mixture* initial) {
                 result);
     }
     result.mixture = conditioning_.to_user(result.mixture);
+    constrain_means( // again, since the change of units rounds
+            options_.constraint,
+            Conditioning::identity(d_),
+            k_ - options_.frozen_means,
+            d_,
+            result.mixture.mean(options_.frozen_means));
     if (initial) { // frozen means come back bit for bit
         std::copy_n(
                 initial->means.begin(),
