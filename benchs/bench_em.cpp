@@ -96,7 +96,7 @@ Options parse(int argc, char** argv) {
 }
 
 /** k overlapping blobs near a space of few dimensions, as real vectors are:
- * a row then has three to five components that matter. (Blobs that fill all d
+ * a row then has about four components that matter. (Blobs that fill all d
  * dimensions have one each.)
  */
 std::vector<float> draw_blobs(int64_t n, int64_t d, int64_t k) {
@@ -117,7 +117,7 @@ std::vector<float> draw_blobs(int64_t n, int64_t d, int64_t k) {
     for (int64_t i = 0; i < n; i++) {
         const float* center = centers.data() + random() % k * latent;
         for (int64_t j = 0; j < latent; j++) {
-            z[j] = center[j] + 0.5f * normal(random);
+            z[j] = center[j] + normal(random);
         }
         float* row = x.data() + i * d;
         for (int64_t j = 0; j < d; j++) {

@@ -47,7 +47,7 @@ def draw_blobs(n, d, k):
     centers = random.standard_normal((k, latent), np.float32)
     basis = random.standard_normal((latent, d), np.float32)
     z = centers[random.integers(k, size=n)]
-    z += 0.5 * random.standard_normal((n, latent), np.float32)
+    z += random.standard_normal((n, latent), np.float32)
     x = z @ basis
     x += 0.3 * random.standard_normal((n, d), np.float32)
     return x.astype(np.float16)
