@@ -127,7 +127,11 @@ MultiIndex make_filled(const Case& c) {
 }
 
 MultiIndex copy_of_empty(const MultiIndex& from) {
-    std::unique_ptr<faiss::Index> index = stock_twin(*from);
+    std::unique_ptr<faiss::IndexIVF> twin = stock_twin(*from);
+    twin->quantizer = new faiss::IndexFlat(
+            dynamic_cast<const faiss::IndexFlat&>(*from->quantizer));
+    twin->own_fields = true;
+    std::unique_ptr<faiss::Index> index = std::move(twin);
     MultiIndex copy;
     copy.multi = make_multi_assign(index, from.multi->assigner);
     copy.ivf.reset(dynamic_cast<faiss::IndexIVF*>(index.release()));
