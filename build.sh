@@ -2,6 +2,8 @@
 # One command from a bare Debian 12 to a result. See usage below.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+# Threads wait without spinning, which costs dearly on a shared machine.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 usage() {
     cat <<'END'
