@@ -74,5 +74,9 @@ function(flashgmm_add_test name)
         DISCOVERY_MODE PRE_TEST
         NO_PRETTY_VALUES
         TEST_PREFIX ${name}.
-        PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+        PROPERTIES
+            LABELS "${arg_LABELS}"
+            TIMEOUT ${arg_TIMEOUT}
+            # Tests run side by side: waiting threads must not spin.
+            ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
