@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
         TrainIvf,
         testing::Values(
                 "IVF24,Flat",
-                "IVF24,PQ8x8",
+                "IVF24,PQ8x4",
                 "IVF24,SQ8",
                 "IVF24,PQ8x4fs"),
         [](const auto& info) {
