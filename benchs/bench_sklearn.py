@@ -28,6 +28,12 @@ parser.add_argument("--d", type=int, default=128)
 parser.add_argument("--k", type=int, default=1024)
 parser.add_argument("--threads", type=int, default=os.cpu_count())
 parser.add_argument("--runs", type=int, default=7)
+parser.add_argument(
+    "--dtype",
+    choices=("float32", "float64"),
+    default="float32",
+    help="of scikit-learn's rows and arithmetic; ours are float32",
+)
 parser.add_argument("--json", help="append the result to this file")
 args = parser.parse_args()
 
@@ -97,7 +103,7 @@ def time_bench_em(rows_file, directory):
 
 def main():
     half = draw_blobs(args.n, args.d, args.k)
-    x = half.astype(np.float32)
+    x = half.astype(args.dtype)
     means = x[np.random.default_rng(2).choice(args.n, args.k, replace=False)]
     theirs, ours, ratios = [], [], []
     with tempfile.TemporaryDirectory() as directory:
