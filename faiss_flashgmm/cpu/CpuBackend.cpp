@@ -145,9 +145,7 @@ void CpuBackend::accumulate(int64_t n, const float* x, const float* weights) {
     for (int64_t begin = 0; begin < n;) {
         const int64_t count = std::min(impl_->block_rows, n - begin);
         impl_->accumulate_block(
-                count,
-                x + begin * d,
-                weights ? weights + begin : nullptr);
+                count, x + begin * d, weights ? weights + begin : nullptr);
         begin += count;
     }
 }

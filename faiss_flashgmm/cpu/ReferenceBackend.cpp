@@ -25,8 +25,7 @@ void ReferenceBackend::begin(
 double ReferenceBackend::score(const float* x) {
     const int64_t d = mixture_.d;
     for (int64_t j = 0; j < d; j++) {
-        row_[j] = (double(x[j]) - conditioning_.shift[j]) /
-                conditioning_.scale;
+        row_[j] = (double(x[j]) - conditioning_.shift[j]) / conditioning_.scale;
     }
     double largest = -std::numeric_limits<double>::infinity();
     for (int64_t i = 0; i < mixture_.k; i++) {

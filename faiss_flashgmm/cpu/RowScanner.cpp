@@ -160,7 +160,8 @@ void RowScanner::scan(int64_t n, const float* x, int64_t m) {
             any_product = true;
         }
     }
-    for (int64_t first = 0; any_product && first < k; first += kTileComponents) {
+    for (int64_t first = 0; any_product && first < k;
+         first += kTileComponents) {
         const int64_t count = std::min(kTileComponents, k - first);
         const int rows = int(n);
         const int columns = int(count);
@@ -218,8 +219,8 @@ void RowScanner::offer_tile(
     // The largest bounds come first: they raise the threshold for the others.
     const int64_t leaders = std::min(m, count);
     if (leaders == 1) {
-        indices_[0] = uint32_t(
-                std::max_element(bounds, bounds + count) - bounds);
+        indices_[0] =
+                uint32_t(std::max_element(bounds, bounds + count) - bounds);
     } else {
         std::iota(indices_.begin(), indices_.begin() + count, 0);
         std::nth_element(
@@ -285,8 +286,7 @@ void RowScanner::scan_all(RowCandidates& row, const float* x, int64_t m) {
             const double delta = double(x[j]) - mixture.mean(c)[j];
             distance += delta * delta;
         }
-        const double logit =
-                tables_.level[c] - tables_.precision[c] * distance;
+        const double logit = tables_.level[c] - tables_.precision[c] * distance;
         if (!std::isnan(logit)) {
             row.insert(
                     {logit,

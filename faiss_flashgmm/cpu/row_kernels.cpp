@@ -69,10 +69,8 @@ size_t SelectAbove(
         }
         const auto is_above = hn::Gt(bound, cut);
         const auto is_missed = hn::AndNot(
-                hn::VecFromMask(tag, is_above),
-                hn::VecFromMask(tag, is_near));
-        const auto share =
-                hn::Exp(tag, hn::Mul(ln2, hn::Sub(bound, top)));
+                hn::VecFromMask(tag, is_above), hn::VecFromMask(tag, is_near));
+        const auto share = hn::Exp(tag, hn::Mul(ln2, hn::Sub(bound, top)));
         sum = hn::Add(sum, hn::And(share, is_missed));
         if (!hn::AllFalse(tag, is_above)) {
             for (size_t j = i; j < i + lanes; j++) {
@@ -123,8 +121,8 @@ float SquaredDistance(
         const auto a = delta(j);
         s0 = hn::MulAdd(a, a, s0);
     }
-    float sum = hn::GetLane(hn::SumOfLanes(
-            tag, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+    float sum = hn::GetLane(
+            hn::SumOfLanes(tag, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
     for (; j < d; j++) {
         sum += (x[j] - y[j]) * (x[j] - y[j]);
     }
@@ -180,9 +178,8 @@ void AddWeightedStrip(
     const hn::ScalableTag<double> tag;
     const hn::Rebind<float, decltype(tag)> narrow;
     const size_t lanes = hn::Lanes(tag);
-    auto load = [&](int v) HWY_ATTR {
-        return hn::LoadU(tag, sums + v * lanes);
-    };
+    auto load = [&](int v)
+                        HWY_ATTR { return hn::LoadU(tag, sums + v * lanes); };
     auto s0 = load(0);
     auto s1 = kVectors > 1 ? load(1) : s0;
     auto s2 = kVectors > 2 ? load(2) : s0;
@@ -280,9 +277,9 @@ void Condition(
     const auto factor = hn::Set(tag, inverse);
     size_t j = 0;
     for (; j + lanes <= d; j += lanes) {
-        const auto delta = hn::Sub(
-                hn::PromoteTo(tag, hn::LoadU(narrow, x + j)),
-                hn::PromoteTo(tag, hn::LoadU(narrow, shift + j)));
+        const auto delta =
+                hn::Sub(hn::PromoteTo(tag, hn::LoadU(narrow, x + j)),
+                        hn::PromoteTo(tag, hn::LoadU(narrow, shift + j)));
         hn::StoreU(
                 hn::DemoteTo(narrow, hn::Mul(delta, factor)), narrow, out + j);
     }
@@ -315,8 +312,7 @@ float upper_bounds(
         const float* intercept,
         float half_norm,
         float* u) {
-    return HWY_DYNAMIC_DISPATCH(UpperBounds)(
-            n, slope, intercept, half_norm, u);
+    return HWY_DYNAMIC_DISPATCH(UpperBounds)(n, slope, intercept, half_norm, u);
 }
 
 size_t select_above(

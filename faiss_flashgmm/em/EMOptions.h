@@ -43,13 +43,13 @@ struct IterationStats {
     double objective = 0; ///< sum of w |x - mu|^2 to the most responsible mean
     double seconds = 0;   ///< whole iteration
     double seconds_e_step = 0;
-    double imbalance = 0;      ///< k sum N_k^2 / (sum N_k)^2, 1 is balanced
-    int64_t empty = 0;         ///< components under the mass threshold
-    int64_t revived = 0;       ///< of these, moved next to a large component
-    int64_t at_floor = 0;      ///< components whose variance is at the floor
-    double moved_mass = 0;     ///< half the L1 change of the weights
-    double dropped_mass = 0;   ///< mean responsibility left out of the M-step
-    double pairs_per_row = 0;  ///< components a row that entered the M-step
+    double imbalance = 0;     ///< k sum N_k^2 / (sum N_k)^2, 1 is balanced
+    int64_t empty = 0;        ///< components under the mass threshold
+    int64_t revived = 0;      ///< of these, moved next to a large component
+    int64_t at_floor = 0;     ///< components whose variance is at the floor
+    double moved_mass = 0;    ///< half the L1 change of the weights
+    double dropped_mass = 0;  ///< mean responsibility left out of the M-step
+    double pairs_per_row = 0; ///< components a row that entered the M-step
 };
 
 /// Where a running fit is. Given to the progress callback after each chunk.
@@ -58,10 +58,10 @@ struct Progress {
     Stage stage = Stage::check_rows;
     int redo = 0;
     int nredo = 1;
-    int iteration = 0;      ///< of this stage
-    int niter = 1;          ///< of this stage
-    int64_t rows_done = 0;  ///< in this iteration
-    int64_t rows_total = 0; ///< in this iteration
+    int iteration = 0;         ///< of this stage
+    int niter = 1;             ///< of this stage
+    int64_t rows_done = 0;     ///< in this iteration
+    int64_t rows_total = 0;    ///< in this iteration
     double log_likelihood = 0; ///< of the last finished iteration, if any
     double elapsed_seconds = 0;
     double eta_seconds = -1; ///< to the end of the stage; < 0: not known yet

@@ -58,7 +58,10 @@ class Fit {
     Moments check_rows();
     void choose_rows();
     Mixture initialize(const Mixture* initial, uint64_t seed);
-    Mixture draw_means(const Mixture* initial, RowSource& sample, uint64_t seed);
+    Mixture draw_means(
+            const Mixture* initial,
+            RowSource& sample,
+            uint64_t seed);
     void run_redo(int redo, Mixture mixture, EMResult& best);
     SufficientStats& e_step(RowSource& rows, const Mixture& mixture);
     void estimate_spread(SufficientStats& stats, Mixture& mixture);
@@ -91,10 +94,9 @@ void Fit::report(int64_t rows_done, int64_t rows_total) {
     progress_.elapsed_seconds = stage_timer_.seconds();
     const double iterations = progress_.iteration +
             (rows_total > 0 ? double(rows_done) / double(rows_total) : 1.0);
-    progress_.eta_seconds = iterations > 0
-            ? progress_.elapsed_seconds *
+    progress_.eta_seconds = iterations > 0 ? progress_.elapsed_seconds *
                     std::max(0.0, progress_.niter / iterations - 1)
-            : -1;
+                                           : -1;
     options_.progress(progress_);
 }
 
@@ -119,8 +121,7 @@ Moments Fit::check_rows() {
     double* sums = flat.data();
     double* squares = flat.data() + d_;
     std::string error;
-    for (int64_t begin = 0; begin < n && error.empty();
-         begin += chunk_rows_) {
+    for (int64_t begin = 0; begin < n && error.empty(); begin += chunk_rows_) {
         const Rows rows =
                 all_rows_.read(begin, std::min(chunk_rows_, n - begin));
         for (int64_t i = 0; i < rows.n && error.empty(); i++) {
@@ -139,12 +140,12 @@ Moments Fit::check_rows() {
             }
             for (int64_t j = 0; j < d_ && !finite; j++) {
                 if (!std::isfinite(x[j])) {
-                    error = format(
-                            "row %ld has %g in column %ld; rows must be "
-                            "finite",
-                            long(begin + i),
-                            double(x[j]),
-                            long(j));
+                    error =
+                            format("row %ld has %g in column %ld; rows must be "
+                                   "finite",
+                                   long(begin + i),
+                                   double(x[j]),
+                                   long(j));
                     break;
                 }
             }
@@ -198,8 +199,7 @@ void Fit::choose_rows() {
             ? k_ * limit
             : int64_t(std::ceil(share * double(all_rows_.size())));
     sampled_ = std::make_unique<SampledRows>(
-            all_rows_,
-            sample_indices(all_rows_.size(), count, options_.seed));
+            all_rows_, sample_indices(all_rows_.size(), count, options_.seed));
     rows_ = sampled_.get();
 }
 
@@ -263,8 +263,7 @@ void Fit::estimate_spread(SufficientStats& stats, Mixture& mixture) {
             options_.variance_floor * conditioning_.global_variance;
     const double tied = std::max(floor, squared / (double(d_) * total));
     // Weights may have any unit: a prior row weighs as much as a mean row.
-    const double prior =
-            kVariancePriorRows * total / stats.scalar(S::kRows);
+    const double prior = kVariancePriorRows * total / stats.scalar(S::kRows);
     for (int64_t c = 0; c < k_; c++) {
         const double count = stats.counts()[c] + prior;
         mixture.variances[c] = options_.variance == VarianceModel::tied
@@ -356,8 +355,7 @@ void Fit::run_redo(int redo, Mixture mixture, EMResult& best) {
 
         const double gain = s.log_likelihood - log_likelihood;
         converged = options_.tol > 0 && iteration > 0 && s.revived == 0 &&
-                gain < options_.tol *
-                                std::max(1.0, std::abs(s.log_likelihood));
+                gain < options_.tol * std::max(1.0, std::abs(s.log_likelihood));
         log_likelihood = s.log_likelihood;
         progress_.log_likelihood = log_likelihood;
     }

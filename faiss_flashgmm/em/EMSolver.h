@@ -26,10 +26,7 @@ class EMSolver {
      *                  and its variances and weights may be empty (then they
      *                  are estimated from the nearest rows).
      */
-    EMResult fit(
-            RowSource& rows,
-            int64_t k,
-            const Mixture* initial = nullptr);
+    EMResult fit(RowSource& rows, int64_t k, const Mixture* initial = nullptr);
 
    private:
     Backend& backend_;

@@ -28,8 +28,8 @@ std::vector<int64_t> draw_order(RowSource& rows, uint64_t seed) {
     std::vector<std::pair<double, int64_t>> keys;
     keys.reserve(rows.size());
     for (int64_t begin = 0; begin < rows.size(); begin += kReadRows) {
-        const Rows chunk = rows.read(
-                begin, std::min(kReadRows, rows.size() - begin));
+        const Rows chunk =
+                rows.read(begin, std::min(kReadRows, rows.size() - begin));
         for (int64_t i = 0; i < chunk.n; i++) {
             const double w = chunk.weights ? chunk.weights[i] : 1;
             if (w > 0) {

@@ -48,8 +48,7 @@ int64_t revive(
         const double shift = kSplitShift * std::sqrt(mixture.variances[source]);
         Philox random(seed, uint64_t(target));
         for (int64_t j = 0; j < mixture.d; j++) {
-            const float delta =
-                    float(random.next() >> 63 ? shift : -shift);
+            const float delta = float(random.next() >> 63 ? shift : -shift);
             mixture.mean(target)[j] = mixture.mean(source)[j] + delta;
             if (source >= frozen) {
                 mixture.mean(source)[j] -= delta;
@@ -178,14 +177,14 @@ MStepReport maximize(
     }
 
     report.empty = int64_t(empty.size());
-    report.revived = revive(
-            empty,
-            counts,
-            threshold,
-            floor,
-            options.frozen_means,
-            seed,
-            mixture);
+    report.revived =
+            revive(empty,
+                   counts,
+                   threshold,
+                   floor,
+                   options.frozen_means,
+                   seed,
+                   mixture);
     if (report.revived > 0) {
         constrain_means(
                 options.constraint,

@@ -95,8 +95,7 @@ Conditioning Conditioning::from_moments(
     }
     // Differences below the rounding of the rows carry no information: the
     // scale of constant rows is that of their rounding.
-    const double spread =
-            std::sqrt(std::max(variance, magnitude * 0x1p-48));
+    const double spread = std::sqrt(std::max(variance, magnitude * 0x1p-48));
     if (spread > 0) {
         c.scale = std::exp2(std::round(std::log2(spread)));
     }
@@ -131,8 +130,8 @@ void Conditioning::apply(int64_t n, const float* x, float* out) const {
     const double inverse = 1 / scale;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < d; j++) {
-            out[i * d + j] = float(
-                    (double(x[i * d + j]) - double(shift[j])) * inverse);
+            out[i * d + j] =
+                    float((double(x[i * d + j]) - double(shift[j])) * inverse);
         }
     }
 }

@@ -81,8 +81,7 @@ std::vector<int64_t> sample_indices(int64_t n, int64_t count, uint64_t seed) {
     indices.reserve(count);
     for (int64_t j = n - count; j < n; j++) {
         const int64_t candidate = random.below(j + 1);
-        const int64_t taken =
-                chosen.insert(candidate).second ? candidate : j;
+        const int64_t taken = chosen.insert(candidate).second ? candidate : j;
         chosen.insert(taken);
         indices.push_back(taken);
     }

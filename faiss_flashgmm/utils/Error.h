@@ -28,8 +28,7 @@ class OutOfMemory : public Error {
 };
 
 /// printf-style formatting into a std::string.
-std::string format(const char* fmt, ...)
-        __attribute__((format(printf, 1, 2)));
+std::string format(const char* fmt, ...) __attribute__((format(printf, 1, 2)));
 
 } // namespace faiss_flashgmm
 

@@ -105,8 +105,7 @@ Problem Case::make(uint64_t seed) const {
         const int64_t c = int64_t(random() % uint64_t(k));
         const double sd = std::sqrt(p.mixture.variances[c]);
         for (int64_t j = 0; j < d; j++) {
-            p.x[i * d + j] =
-                    float(p.mixture.mean(c)[j] + sd * normal(random));
+            p.x[i * d + j] = float(p.mixture.mean(c)[j] + sd * normal(random));
         }
         if (weighted) {
             p.weights.push_back(i % 5 == 0 ? 0 : float(uniform(random)) * 3);
@@ -131,7 +130,8 @@ const std::vector<Case>& cases() {
             all.push_back({"k_equals_n", 13, 13, d});
             all.push_back({"k_equals_n", 129, 129, d});
         }
-        for (const int64_t d : {2, 15, 16, 17, 63, 65, 80, 96, 128, 3072, 4096}) {
+        for (const int64_t d :
+             {2, 15, 16, 17, 63, 65, 80, 96, 128, 3072, 4096}) {
             all.push_back({"dimension", 200, 33, d});
         }
         all.push_back({"high_dimension", 300, 256, 768, 30, 2});
@@ -145,7 +145,8 @@ const std::vector<Case>& cases() {
         all.push_back({"weighted", 400, 30, 24, 3, 4, true});
         all.push_back({"zero_weights", 400, 30, 24, 3, 4, false, true});
         all.push_back({"offset_1e4", 300, 20, 16, 8, 4, false, false, 1e4});
-        all.push_back({"scale_1e-20", 300, 20, 16, 5, 4, true, false, 0, 1e-20});
+        all.push_back(
+                {"scale_1e-20", 300, 20, 16, 5, 4, true, false, 0, 1e-20});
         all.push_back({"scale_1e12", 300, 20, 16, 5, 4, false, false, 0, 1e12});
         for (Case& c : all) {
             c.name += "_n" + std::to_string(c.n) + "_k" + std::to_string(c.k) +
@@ -213,8 +214,7 @@ void expect_conforms(Backend& backend, const Case& c, const Bounds& bounds) {
                 expected_ids.data(),
                 expected_scores.data(),
                 expected_z.data());
-        backend.assign(
-                p.n, p.x.data(), m, ids.data(), scores.data(), z.data());
+        backend.assign(p.n, p.x.data(), m, ids.data(), scores.data(), z.data());
         for (int64_t i = 0; i < p.n; i++) {
             ASSERT_NEAR(
                     z[i],

@@ -76,8 +76,7 @@ TEST_P(Scanning, KeepsExactlyWhatMatters) {
             }
             std::vector<double> sorted = exact;
             std::sort(sorted.rbegin(), sorted.rend());
-            const double cut =
-                    std::min(sorted[0] - kKeepBits, sorted[m - 1]);
+            const double cut = std::min(sorted[0] - kKeepBits, sorted[m - 1]);
             const auto& kept = scanner.row(i).candidates;
             std::vector<bool> is_kept(k, false);
             for (const Candidate& c : kept) {
@@ -102,9 +101,7 @@ TEST_P(Scanning, KeepsExactlyWhatMatters) {
                 missed += is_kept[c] ? 0 : std::exp2(exact[c] - sorted[0]);
             }
             EXPECT_GE(scanner.row(i).missed, 0.5 * missed - 1e-9);
-            EXPECT_LE(
-                    scanner.row(i).missed,
-                    double(k) * std::exp2(-kKeepBits));
+            EXPECT_LE(scanner.row(i).missed, double(k) * std::exp2(-kKeepBits));
         }
     }
 }

@@ -47,8 +47,8 @@ TEST_P(RowKernels, UpperBounds) {
                 n, slope.data(), intercept.data(), 1.25f, u.data());
         float expected = -INFINITY;
         for (size_t i = 0; i < n; i++) {
-            const double bound = double(slope[i]) * (products[i] - 1.25) +
-                    intercept[i];
+            const double bound =
+                    double(slope[i]) * (products[i] - 1.25) + intercept[i];
             EXPECT_NEAR(u[i], bound, 3e-6);
             expected = std::max(expected, u[i]);
         }

@@ -23,8 +23,7 @@ inline std::vector<float> make_blobs(
     std::vector<float> x(n * d);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < d; j++) {
-            x[i * d + j] =
-                    float(means[(i % centers) * d + j] + normal(random));
+            x[i * d + j] = float(means[(i % centers) * d + j] + normal(random));
         }
     }
     return x;

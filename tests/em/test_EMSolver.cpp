@@ -372,7 +372,8 @@ TEST(EMSolver, ClonesOfTwoRows) {
 TEST(EMSolver, TwoFarRows) {
     const EMResult result = fit({9999, 0}, 1, 2, {});
     expect_valid(result);
-    const double low = std::min(result.mixture.means[0], result.mixture.means[1]);
+    const double low =
+            std::min(result.mixture.means[0], result.mixture.means[1]);
     const double high =
             std::max(result.mixture.means[0], result.mixture.means[1]);
     EXPECT_NEAR(low, 0, 1e-2);
@@ -613,8 +614,7 @@ TEST(EMSolver, NamesTheBadRow) {
         std::vector<float> x = good;
         x[7 * 4 + 2] = bad;
         x[900 * 4] = bad;
-        const std::string message =
-                message_of([&] { fit(x, 4, 3, options); });
+        const std::string message = message_of([&] { fit(x, 4, 3, options); });
         EXPECT_TRUE(contains(message, "row 7 ")) << message;
         EXPECT_TRUE(contains(message, "column 2")) << message;
     }
@@ -647,8 +647,7 @@ TEST(EMSolver, NamesTheBadArgument) {
             message(2, [](EMOptions& o) { o.niter = -1; }), "niter = -1"));
     EXPECT_TRUE(contains(
             message(2, [](EMOptions& o) { o.nredo = 0; }), "nredo = 0"));
-    EXPECT_TRUE(
-            contains(message(2, [](EMOptions& o) { o.tol = NAN; }), "tol"));
+    EXPECT_TRUE(contains(message(2, [](EMOptions& o) { o.tol = NAN; }), "tol"));
     EXPECT_TRUE(contains(
             message(2, [](EMOptions& o) { o.variance_floor = 0; }),
             "variance_floor = 0"));
@@ -660,8 +659,7 @@ TEST(EMSolver, NamesTheBadArgument) {
             message_of([&] { fit(x, 4, 2, {}, &start); }), "dimension 3"));
     start = Mixture(3, 4);
     EXPECT_TRUE(contains(
-            message_of([&] { fit(x, 4, 2, {}, &start); }),
-            "3 initial means"));
+            message_of([&] { fit(x, 4, 2, {}, &start); }), "3 initial means"));
     start = Mixture(2, 4);
     start.mean(1)[2] = NAN;
     EXPECT_TRUE(

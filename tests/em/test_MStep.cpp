@@ -42,17 +42,13 @@ Mixture start() {
 TEST(MStep, VarianceIsAboutTheNewMean) {
     Mixture m = start();
     const MStepReport report = maximize(
-            hard_stats(m, kRows, kOwner),
-            {},
-            Conditioning::identity(2),
-            1,
-            m);
+            hard_stats(m, kRows, kOwner), {}, Conditioning::identity(2), 1, m);
     EXPECT_FLOAT_EQ(m.mean(0)[0], 1);
     EXPECT_FLOAT_EQ(m.mean(0)[1], 1);
     EXPECT_FLOAT_EQ(m.mean(1)[0], 12);
     EXPECT_FLOAT_EQ(m.mean(1)[1], 10);
-    EXPECT_NEAR(m.variances[0], 1, 1e-12);   // (1 + 1) / 2
-    EXPECT_NEAR(m.variances[1], 2, 1e-12);   // (4 + 0) / 2
+    EXPECT_NEAR(m.variances[0], 1, 1e-12); // (1 + 1) / 2
+    EXPECT_NEAR(m.variances[1], 2, 1e-12); // (4 + 0) / 2
     EXPECT_NEAR(m.weights[0], 4.0 / 6, 1e-12);
     EXPECT_NEAR(report.moved_mass, 4.0 / 6 - 0.5, 1e-12);
     EXPECT_NEAR(report.imbalance, 2 * (16 + 4) / 36.0, 1e-12);
@@ -100,8 +96,7 @@ TEST(MStep, UnitMeansHaveNormOneInUserUnits) {
     Mixture m = start();
     maximize(hard_stats(m, kRows, kOwner), options, conditioning, 1, m);
     for (int64_t c = 0; c < 2; c++) {
-        EXPECT_NEAR(
-                std::hypot(m.mean(c)[0], m.mean(c)[1]) * 0.25, 1, 1e-6);
+        EXPECT_NEAR(std::hypot(m.mean(c)[0], m.mean(c)[1]) * 0.25, 1, 1e-6);
     }
     EXPECT_NEAR(m.mean(0)[0], m.mean(0)[1], 1e-6); // direction (1, 1)
     // The variance is about the mean that is kept.
@@ -132,11 +127,7 @@ TEST(MStep, VarianceNeverFallsUnderTheFloor) {
     const std::vector<std::vector<double>> rows(6, {3, 3});
     Mixture m = start();
     const MStepReport report = maximize(
-            hard_stats(m, rows, kOwner),
-            {},
-            Conditioning::identity(2),
-            1,
-            m);
+            hard_stats(m, rows, kOwner), {}, Conditioning::identity(2), 1, m);
     EXPECT_EQ(report.at_floor, 2);
     EXPECT_EQ(m.variances[0], 1e-6);
 }

@@ -24,7 +24,9 @@ TEST(Mixture, CheckNamesTheOffendingEntry) {
 
     Mixture m = good;
     m.mean(2)[1] = NAN;
-    EXPECT_NE(message_of(m).find("mean 2 has nan in column 1"), std::string::npos);
+    EXPECT_NE(
+            message_of(m).find("mean 2 has nan in column 1"),
+            std::string::npos);
     m = good;
     m.variances[1] = -4;
     EXPECT_NE(message_of(m).find("variance 1 is -4"), std::string::npos);
