@@ -253,10 +253,24 @@ JsonObject describe(const Options& options, const char* bench) {
             .add("threads", options.threads);
 }
 
+/// How to measure the same again.
+std::string command(const Options& options) {
+    return format("OMP_WAIT_POLICY=%s bench_em --n %" PRId64 " --d %" PRId64
+                  " --k %" PRId64 " --threads %d --runs %d",
+                  wait_policy().c_str(),
+                  options.n,
+                  options.d,
+                  options.k,
+                  options.threads,
+                  options.runs) +
+            (options.data.empty() ? "" : " --data " + base_name(options.data)) +
+            (options.memory ? " --memory" : "");
+}
+
 /// Adds where and when, and appends the line to the file or prints it.
 void write_line(const Options& options, JsonObject object) {
     const std::string line =
-            object.add("omp_wait_policy", wait_policy())
+            object.add("command", command(options))
                     .add("faiss",
                          format("%d.%d.%d",
                                 FAISS_VERSION_MAJOR,

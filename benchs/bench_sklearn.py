@@ -142,10 +142,10 @@ def main():
         "sklearn": sklearn.__version__,
         "numpy": np.__version__,
         "sklearn_dtype": str(x.dtype),
-        **{
-            key: line[key]
-            for key in ("omp_wait_policy", "hardware", "cores", "date")
-        },
+        "command": f"OMP_WAIT_POLICY={os.environ.get('OMP_WAIT_POLICY', 'unset')}"
+        f" bench_sklearn.py --n {args.n} --d {args.d} --k {args.k}"
+        f" --threads {args.threads} --runs {args.runs} --dtype {args.dtype}",
+        **{key: line[key] for key in ("hardware", "cores", "date")},
     }
     if args.json:
         with open(args.json, "a") as file:

@@ -245,7 +245,9 @@ void print_summary(const std::vector<Experiment>& experiments) {
     int equal = 0;
     int lower = 0;
     double best_gain = 0;
+    double worst_gain = 0;
     std::string best;
+    std::string worst;
     std::string less_work;
     std::string more_work;
     int unclear = 0;
@@ -288,18 +290,25 @@ void print_summary(const std::vector<Experiment>& experiments) {
                 const Measurement& theirs = base.measurements[i];
                 const double gain = ours.recall - theirs.recall;
                 (gain > 0 ? higher : gain < 0 ? lower : equal)++;
-                if (gain > best_gain) {
-                    best_gain = gain;
-                    best = format(
-                            "    most for %s at nprobe %" PRId64
-                            ":\n"
-                            "    %.3f instead of %.3f, for %.2fx the entries "
-                            "scanned\n",
+                const auto example = [&](const char* what) {
+                    return format(
+                            "    %s: %s, nprobe %" PRId64
+                            ":\n      %.3f instead of %.3f, for %.2fx the "
+                            "entries scanned\n",
+                            what,
                             name.c_str(),
                             ours.nprobe,
                             ours.recall,
                             theirs.recall,
                             ours.scanned / theirs.scanned);
+                };
+                if (gain > best_gain) {
+                    best_gain = gain;
+                    best = example("most gained");
+                }
+                if (gain < worst_gain) {
+                    worst_gain = gain;
+                    worst = example("most lost");
                 }
             }
         }
@@ -310,7 +319,7 @@ void print_summary(const std::vector<Experiment>& experiments) {
     std::printf(
             "\nIn short, against k-means\n"
             "  At equal nprobe, two lists (tau = 1/K) have a higher recall "
-            "in %d cases,\n  the same in %d, a lower one in %d\n%s"
+            "in %d cases,\n  the same in %d, a lower one in %d\n%s%s"
             "  At equal recall, a mixture\n"
             "    clearly scans less in\n%s"
             "    clearly scans more in\n%s"
@@ -321,6 +330,7 @@ void print_summary(const std::vector<Experiment>& experiments) {
             equal,
             lower,
             best.c_str(),
+            worst.c_str(),
             or_none(less_work),
             or_none(more_work),
             unclear,

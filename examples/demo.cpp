@@ -402,7 +402,7 @@ whether a vector near a border is stored in one list or in two:
                    (%s is the library's default)
 
   Flat             the vectors themselves are stored: only lists cost recall
-  PQ25             codes of 25 bytes, the same codec for all methods: distances
+  PQ25             codes of 25 bytes, of one codec for all methods: distances
                    are estimates, which costs recall of its own
 
   recall@10        share of the true 10 nearest that the search found
@@ -410,8 +410,9 @@ whether a vector near a border is stored in one list or in two:
   ms a query       of a batch on %d threads, fastest of %d
   entries a vector what is stored; 1.50: half of the vectors twice
 
-All start from the same rows and seed. k-means runs %d iterations; a mixture
-%d of k-means on a sample, then %d of its own.
+All train on the same rows with the same seed. k-means runs %d iterations; a
+mixture %d of k-means on a sample, then %d of its own.
+
 )",
             by_default.c_str(),
             omp_get_max_threads(),
@@ -419,10 +420,11 @@ All start from the same rows and seed. k-means runs %d iterations; a mixture
             kIterations + FlashGMMOptions().init_iterations,
             FlashGMMOptions().init_iterations,
             kIterations);
+    std::fflush(stdout); // before the progress, which goes to stderr
 }
 
 void run(const std::string& data_directory, const std::string& out) {
-    const Timer timer;
+    print_introduction();
     const std::vector<Dataset> datasets = {
             load(data_directory, "GloVe", "glove50k", ".f16bin", 256),
             load(data_directory, "SIFT", "sift10k", ".bvecs", 64)};
@@ -432,7 +434,6 @@ void run(const std::string& data_directory, const std::string& out) {
         run_dataset(data, experiments);
     }
 
-    print_introduction();
     for (const Experiment& experiment : experiments) {
         print_table(experiment);
     }
@@ -452,7 +453,7 @@ void run(const std::string& data_directory, const std::string& out) {
     write_figure(experiments, "Flat", figure);
     std::printf(
             "\nWritten in %.0f s: %s (all numbers), %s\n",
-            timer.seconds(),
+            since_start.seconds(),
             report.c_str(),
             figure.c_str());
 }
