@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <numbers>
-#include <numeric>
 
 #include <faiss_flashgmm/cpu/row_kernels.h>
 #include <faiss_flashgmm/utils/memory.h>
@@ -35,6 +34,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// and what follows.
 constexpr double kLargestNorm = 1e15;
 constexpr double kLargestPrecision = 1e15;
+
+/// Leaders of a tile that are looked for one by one. A row of more leaders
+/// takes more exact distances until its threshold is found.
+constexpr int64_t kMostLeaders = 8;
 
 /// The next float at or above.
 float round_up(double value) {
@@ -207,37 +210,23 @@ void RowScanner::offer_tile(
         int64_t count,
         float* bounds,
         int64_t m) {
-    const double largest = row_kernels::upper_bounds(
+    float largest = row_kernels::upper_bounds(
             count,
             tables_.slope.data() + first,
             tables_.intercept.data() + first,
             float(tables_.half * norm),
             bounds);
-    if (largest <= row.threshold(m) - row_kernels::kMissedBits) {
-        return;
+    if (!(largest > row.threshold(m) - row_kernels::kMissedBits)) {
+        return; // also if all components of the tile have weight zero
     }
     // The largest bounds come first: they raise the threshold for the others.
-    const int64_t leaders = std::min(m, count);
-    if (leaders == 1) {
-        indices_[0] =
-                uint32_t(std::max_element(bounds, bounds + count) - bounds);
-    } else {
-        std::iota(indices_.begin(), indices_.begin() + count, 0);
-        std::nth_element(
-                indices_.begin(),
-                indices_.begin() + leaders - 1,
-                indices_.begin() + count,
-                [&](uint32_t a, uint32_t b) { return bounds[a] > bounds[b]; });
+    const int64_t leaders = std::min({m, count, kMostLeaders});
+    for (int64_t i = 0; i < leaders && largest > row.threshold(m); i++) {
+        indices_[0] = uint32_t(row_kernels::index_of(count, bounds, largest));
+        bounds[indices_[0]] = -std::numeric_limits<float>::infinity();
+        insert_exact(row, x, first, 1, m);
+        largest = row_kernels::largest(count, bounds);
     }
-    const auto last = std::remove_if(
-            indices_.begin(), indices_.begin() + leaders, [&](uint32_t i) {
-                return !(bounds[i] > row.threshold(m));
-            });
-    const size_t promising = last - indices_.begin();
-    for (size_t i = 0; i < promising; i++) {
-        bounds[indices_[i]] = -std::numeric_limits<float>::infinity();
-    }
-    insert_exact(row, x, first, promising, m);
 
     float missed;
     const size_t selected = row_kernels::select_above(

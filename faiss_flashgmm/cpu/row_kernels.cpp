@@ -1,5 +1,7 @@
 #include <faiss_flashgmm/cpu/row_kernels.h>
 
+#include <limits>
+
 // Highway compiles this file once for each instruction set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "faiss_flashgmm/cpu/row_kernels.cpp"
@@ -27,7 +29,7 @@ float UpperBounds(
     const hn::ScalableTag<float> tag;
     const size_t lanes = hn::Lanes(tag);
     const auto offset = hn::Set(tag, half_norm);
-    auto largest = hn::Set(tag, hwy::LowestValue<float>());
+    auto largest = hn::Set(tag, -std::numeric_limits<float>::infinity());
     size_t i = 0;
     for (; i + lanes <= n; i += lanes) {
         const auto bound = hn::MulAdd(
@@ -43,6 +45,38 @@ float UpperBounds(
         result = u[i] > result ? u[i] : result;
     }
     return result;
+}
+
+float Largest(size_t n, const float* HWY_RESTRICT u) {
+    const hn::ScalableTag<float> tag;
+    const size_t lanes = hn::Lanes(tag);
+    auto largest = hn::Set(tag, u[0]);
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        largest = hn::Max(largest, hn::LoadU(tag, u + i));
+    }
+    float result = hn::GetLane(hn::MaxOfLanes(tag, largest));
+    for (; i < n; i++) {
+        result = u[i] > result ? u[i] : result;
+    }
+    return result;
+}
+
+size_t IndexOf(size_t n, const float* HWY_RESTRICT u, float value) {
+    const hn::ScalableTag<float> tag;
+    const size_t lanes = hn::Lanes(tag);
+    const auto wanted = hn::Set(tag, value);
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        const auto found = hn::Eq(hn::LoadU(tag, u + i), wanted);
+        if (!hn::AllFalse(tag, found)) {
+            return i + size_t(hn::FindFirstTrue(tag, found));
+        }
+    }
+    while (i < n && u[i] != value) {
+        i++;
+    }
+    return i;
 }
 
 size_t SelectAbove(
@@ -299,6 +333,8 @@ namespace faiss_flashgmm {
 namespace row_kernels {
 
 HWY_EXPORT(UpperBounds);
+HWY_EXPORT(Largest);
+HWY_EXPORT(IndexOf);
 HWY_EXPORT(SelectAbove);
 HWY_EXPORT(SquaredDistances);
 HWY_EXPORT(Exp2Below);
@@ -313,6 +349,14 @@ float upper_bounds(
         float half_norm,
         float* u) {
     return HWY_DYNAMIC_DISPATCH(UpperBounds)(n, slope, intercept, half_norm, u);
+}
+
+float largest(size_t n, const float* u) {
+    return HWY_DYNAMIC_DISPATCH(Largest)(n, u);
+}
+
+size_t index_of(size_t n, const float* u, float value) {
+    return HWY_DYNAMIC_DISPATCH(IndexOf)(n, u, value);
 }
 
 size_t select_above(

@@ -24,6 +24,12 @@ float upper_bounds(
         float half_norm,
         float* u);
 
+/// The largest u[i]; n >= 1.
+float largest(size_t n, const float* u);
+
+/// The first i with u[i] == value; n if there is none.
+size_t index_of(size_t n, const float* u, float value);
+
 /** Indices i with u[i] > threshold, increasing.
  *
  * @param missed    out: sum of 2^(u[i] - best) over the others down to

@@ -146,6 +146,20 @@ TEST(RowScanner, BoundsNeverFallBelowTheLogit) {
     }
 }
 
+TEST(RowScanner, SkipsTilesOfComponentsWithoutWeight) {
+    Mixture mixture = random_mixture(1500, 3, 1, 2);
+    std::fill_n(
+            mixture.weights.begin(), RowScanner::kTileComponents + 100, 0.0);
+    LogitTables tables;
+    tables.reset(mixture);
+    RowScanner scanner(tables);
+    scanner.scan(1, mixture.mean(2), 5);
+    EXPECT_GE(scanner.row(0).candidates.size(), 5);
+    for (const Candidate& c : scanner.row(0).candidates) {
+        EXPECT_GE(c.component, RowScanner::kTileComponents + 100);
+    }
+}
+
 TEST(RowScanner, RowsBeyondFp32AreComputedExactly) {
     LogitTables tables;
     tables.reset(random_mixture(20, 4, 1, 2));

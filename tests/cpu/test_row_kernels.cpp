@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -53,6 +54,22 @@ TEST_P(RowKernels, UpperBounds) {
             expected = std::max(expected, u[i]);
         }
         EXPECT_EQ(largest, expected);
+    }
+}
+
+TEST_P(RowKernels, LargestAndIndexOf) {
+    for (const size_t n : kSizes) {
+        std::vector<float> u(n);
+        std::iota(u.begin(), u.end(), 0.0f);
+        for (size_t i = 0; i < n; i++) {
+            EXPECT_EQ(row_kernels::index_of(n, u.data(), float(i)), i);
+        }
+        EXPECT_EQ(row_kernels::index_of(n, u.data(), -1.0f), n);
+        EXPECT_EQ(row_kernels::largest(n, u.data()), float(n - 1));
+        std::reverse(u.begin(), u.end());
+        EXPECT_EQ(row_kernels::largest(n, u.data()), float(n - 1));
+        std::fill(u.begin(), u.end(), 7.0f);
+        EXPECT_EQ(row_kernels::index_of(n, u.data(), 7.0f), 0);
     }
 }
 
