@@ -90,13 +90,23 @@ size_t add_list_entry(
             list, id, code FAISS_FLASHGMM_LISTS_CONTEXT(inverted_list_context));
 }
 
+/// Checks that `stock` can be copied to a Base.
 template <class Base>
-Base& exactly(Base& stock) {
+Base& copyable(Base& stock) {
     FAISS_THROW_IF_NOT_FMT(
             typeid(stock) == typeid(Base),
             "an index of type %s is not exactly a %s",
             typeid(stock).name(),
             typeid(Base).name());
+#if !FAISS_FLASHGMM_AT_LEAST(1, 15, 0)
+    if constexpr (std::is_base_of_v<faiss::IndexIVFPQ, Base>) {
+        // These versions copy an empty table by a memcpy from null, which is
+        // undefined.
+        if (stock.precomputed_table.size() == 0) {
+            stock.precomputed_table.tab.resize(1);
+        }
+    }
+#endif
     return stock;
 }
 
@@ -156,7 +166,7 @@ double IVFMultiAssign::entries_per_vector() const {
 
 template <class Base>
 IndexIVFMultiAssign<Base>::IndexIVFMultiAssign(Base&& stock)
-        : Base(exactly(stock)) {
+        : Base(copyable(stock)) {
     // Owned by `stock` until nothing can throw any more.
     this->own_fields = this->own_invlists = false;
     const idx_t stock_ntotal = this->ntotal;

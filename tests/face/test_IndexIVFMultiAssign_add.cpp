@@ -330,10 +330,10 @@ TEST_P(AddTest, ListsThatFailLeaveTheIndexAsItWas) {
 TEST(MultiAssignAdd, ManyRowsAreStoredInBlocks) {
     const idx_t n = 40000;
     const int d = 4;
-    const std::vector<float> rows = clustered_rows(n, d, 8, 11);
+    const std::vector<float> rows = clustered_rows(n, d, 64, 11);
     MultiIndex index = make_untrained(
-            {Codec::flat, faiss::METRIC_L2, AssignPolicy::posterior}, d, 8);
-    index->train(2000, rows.data());
+            {Codec::flat, faiss::METRIC_L2, AssignPolicy::posterior}, d, 64);
+    index->train(4000, rows.data());
     index->add(n, rows.data());
     EXPECT_EQ(index->ntotal, n);
     const std::vector<idx_t> lists = assigned_lists(index, rows);

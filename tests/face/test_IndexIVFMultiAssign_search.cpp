@@ -391,7 +391,7 @@ TEST_P(SearchTest, NoQueriesAndNoVectorsGiveStockShapes) {
 TEST_P(SearchTest, ManyQueriesAndResultsAreFetchedInBlocks) {
     index->nprobe = kLists;
     index->parallel_mode = 3; // all queries in one call
-    const idx_t n = 3000;
+    const idx_t n = 1500;
     const std::vector<float> many = clustered_rows(n, kDim, kLists, 9);
     const Results few = search(*index, many, 5);
     const Results all = search(*index, many, kRows - 1);

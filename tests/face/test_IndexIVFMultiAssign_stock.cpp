@@ -11,6 +11,7 @@
 #include <faiss/IndexIDMap.h>
 #include <faiss/IndexPreTransform.h>
 #include <faiss/IndexRefine.h>
+#include <faiss/VectorTransform.h>
 #include <faiss/clone_index.h>
 #include <faiss/impl/io.h>
 #include <faiss/index_factory.h>
@@ -172,11 +173,11 @@ TEST_P(StockTest, RecountFollowsListsThatOthersChanged) {
 TEST(MultiAssignStock, FactoryStringsAreTakenOverThroughWrappers) {
     for (const char* key :
          {"IVF32,Flat",
-          "IVF32,PQ4x6",
+          "IVF32,PQ4x6np",
           "PCA8,IVF32,Flat",
-          "OPQ4_16,IVF32,PQ4x6",
+          "OPQ4_16,IVF32,PQ4x6np",
           "IDMap,IVF32,Flat",
-          "IDMap2,IVF32,PQ4x6",
+          "IDMap2,IVF32,PQ4x6np",
           "L2norm,IVF32,Flat"}) {
         SCOPED_TRACE(key);
         std::unique_ptr<faiss::Index> any(faiss::index_factory(kDim, key));
@@ -187,6 +188,14 @@ TEST(MultiAssignStock, FactoryStringsAreTakenOverThroughWrappers) {
         IVFMultiAssign* multi = make_multi_assign(any, assigner, gmm);
         EXPECT_EQ(multi->assigner.policy, AssignPolicy::nearest);
         EXPECT_EQ(multi->gmm.variance, VarianceModel::tied);
+        if (auto* pretransform =
+                    dynamic_cast<faiss::IndexPreTransform*>(any.get())) {
+            auto* opq = dynamic_cast<faiss::OPQMatrix*>(
+                    pretransform->chain.front());
+            if (opq) {
+                opq->niter = opq->niter_pq_0 = 2;
+            }
+        }
         any->train(kRows, base_rows().data());
         if (dynamic_cast<faiss::IndexIDMap*>(any.get())) {
             std::vector<idx_t> ids(kRows);
