@@ -559,7 +559,7 @@ void IndexIVFMultiAssign<Base>::store_block(
     const size_t d = this->d;
     const size_t n_entries = rows.size();
     std::vector<float> gathered;
-    if (n_entries != size_t(n)) {
+    if (n_stored != size_t(n) || n_entries != n_stored) {
         gathered.resize(n_entries * d);
         for (size_t e = 0; e < n_entries; e++) {
             std::copy_n(x + rows[e] * d, d, gathered.data() + e * d);

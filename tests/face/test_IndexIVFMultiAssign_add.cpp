@@ -199,6 +199,20 @@ TEST_P(AddTest, GivenListsAreThePrimaryOnes) {
     EXPECT_EQ(index->ntotal, kRows);
 }
 
+TEST_P(AddTest, RowsInNoListAndRowsInTwoAreNotMixedUp) {
+    index.multi->assigner.policy = AssignPolicy::nearest;
+    const idx_t lists[] = {-1, 4, 7, -1}; // four entries of four rows
+    index->add_core(4, rows.data(), nullptr, lists);
+    MultiIndex stored = copy_of_empty(index);
+    stored.multi->assigner.policy = AssignPolicy::nearest;
+    const idx_t ids[] = {1, 2};
+    stored->add_core(2, rows.data() + kDim, ids, lists + 1);
+    ASSERT_EQ(index.multi->nentries(), 4u);
+    index->nprobe = stored->nprobe = kLists;
+    EXPECT_EQ(
+            search(*index, query_rows(), 2), search(*stored, query_rows(), 2));
+}
+
 TEST_P(AddTest, ARowInNoListLeavesTheDirectMapUsable) {
     for (auto type : {faiss::DirectMap::Array, faiss::DirectMap::Hashtable}) {
         index->reset();
