@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <faiss_flashgmm/em/Backend.h>
+
+namespace faiss_flashgmm {
+
+/// Where the responsibilities come from.
+enum class CudaPrecision {
+    /// Tensor cores: rows and means rounded to fp16, fp32 sums.
+    fp16,
+    /// Tensor cores choose the components that matter to a row; fp32
+    /// differences of the rows as they came decide.
+    fp32,
+    /// fp32 differences for every pair. Slow; runs on any device.
+    reference,
+};
+
+struct CudaOptions {
+    int device = 0;
+    CudaPrecision precision = CudaPrecision::fp16;
+
+    /// Components whose responsibility is under this share of the row's
+    /// largest stay out of the M-step's sums. The statistics report their mass.
+    double min_responsibility = 1.0 / (1 << 16);
+
+    /// Bit for bit the same statistics in every run, at the price of a sort.
+    bool deterministic = false;
+
+    /// Rows that one launch works on. Lowered when memory is short.
+    int64_t max_launch_rows = 1 << 20;
+
+    /// Record CudaBackend::times(). Costs little.
+    bool profile = false;
+};
+
+/// Milliseconds on the device since begin(), by kernel.
+struct CudaTimes {
+    double copy_rows = 0; ///< waiting for rows from host memory
+    double condition = 0; ///< rows to fp16
+    double seed = 0;      ///< bounds of the rows' largest logits
+    double posterior = 0; ///< pass 1
+    double emit = 0;      ///< log Z and pairs from what pass 1 kept
+    double refine = 0;    ///< fp32 responsibilities
+    double sort = 0;      ///< pairs by component
+    double sum = 0;       ///< pass 2
+    double dense = 0;     ///< rows that the sparse way leaves out
+};
+
+/** E-step on one NVIDIA GPU.
+ *
+ * Rows may be in host memory (pinned memory copies faster) or in memory of the
+ * device, which is read in place.
+ *
+ * On sm_90 and for d <= 512, pass 1 multiplies rows and means on the tensor
+ * cores and keeps, for each row, log Z over all components and the few with
+ * responsibility above min_responsibility; pass 2 sums rows over these pairs.
+ * Rows with very many such components, or that fp16 cannot hold, go through
+ * the reference kernels; so does everything elsewhere. See docs/kernel.md.
+ *
+ * Device memory: k (14 d + 130) + r (6 d + 340) bytes and 100 MB, with
+ * r = min(max_launch_rows, rows); 4 r d more for rows from host memory.
+ */
+class CudaBackend : public Backend {
+   public:
+    /// Throws Error if the device is not available.
+    explicit CudaBackend(CudaOptions options = {});
+    ~CudaBackend() override;
+
+    /// Empty if the device can be used, or what is missing.
+    static std::string why_unavailable(int device = 0);
+
+    const char* name() const override {
+        return "cuda";
+    }
+    int64_t preferred_chunk(int64_t k, int64_t d) const override;
+    void begin(const Mixture& mixture, const Conditioning& conditioning)
+            override;
+    void accumulate(int64_t n, const float* x, const float* weights) override;
+    SufficientStats& finish() override;
+    void assign(
+            int64_t n,
+            const float* x,
+            int64_t m,
+            int64_t* components,
+            float* log_scores,
+            float* log_z) override;
+
+    /** Promises that this memory, and the weights that come with it, do not
+     * change until the next call.
+     *
+     * Chunks that lie in it are then copied once and stay on the device, in
+     * the form that the kernels read, which takes 6 d + 8 bytes a row (2 d + 8
+     * if x is device memory). What does not fit is copied in every iteration.
+     *
+     * @param x         rows, or null: keep nothing any more
+     * @param size      number of floats
+     */
+    void keep_rows(const float* x, int64_t size);
+
+    /// Rows since begin() that took the dense way.
+    int64_t dense_rows() const;
+    /// Whether the tensor cores serve the present mixture.
+    bool on_tensor_cores() const;
+    const CudaTimes& times() const;
+
+   private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+} // namespace faiss_flashgmm

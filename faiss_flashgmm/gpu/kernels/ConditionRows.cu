@@ -1,0 +1,151 @@
+#include <faiss_flashgmm/gpu/kernels/ConditionRows.cuh>
+
+#include <algorithm>
+
+#include <cuda_fp16.h>
+
+#include <faiss_flashgmm/gpu/utils/CudaError.h>
+
+namespace faiss_flashgmm::gpu {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLanes = 16; // of a row
+constexpr float kLargestHalf = 65504.0f;
+
+__device__ float sum_over_lanes(float v) {
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+        v += __shfl_xor_sync(0xFFFFFFFF, v, offset, kLanes);
+    }
+    return v;
+}
+
+/// Rounds 8 values and returns the sum of their squares; infinity if one of
+/// them does not fit, and then they are stored as zeros.
+__device__ float round_chunk(const float (&v)[8], __half* out) {
+    __align__(16) __half h[8];
+    float squared = 0;
+    bool fits = true;
+    for (int i = 0; i < 8; ++i) {
+        fits = fits && fabsf(v[i]) <= kLargestHalf;
+    }
+    for (int i = 0; i < 8; ++i) {
+        h[i] = __float2half_rn(fits ? v[i] : 0.0f);
+        const float rounded = __half2float(h[i]);
+        squared += rounded * rounded;
+    }
+    *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(h);
+    return fits ? squared : INFINITY;
+}
+
+__global__ void __launch_bounds__(kThreads)
+        condition_rows_kernel(FloatRows rows, HalfRows out, int64_t n_padded) {
+    const int lane = threadIdx.x % kLanes;
+    const int64_t chunks = out.d_padded / HalfTiles::kChunk;
+    const bool vectors =
+            rows.d % 4 == 0 && reinterpret_cast<uintptr_t>(rows.x) % 16 == 0;
+    const int64_t step = int64_t(gridDim.x) * (kThreads / kLanes);
+    // The lanes of a warp stay together: n_padded is even.
+    for (int64_t row =
+                 blockIdx.x * int64_t(kThreads / kLanes) + threadIdx.x / kLanes;
+         row < n_padded;
+         row += step) {
+        float squared = 0;
+        for (int64_t c = lane; c < chunks; c += kLanes) {
+            const int64_t first = c * HalfTiles::kChunk;
+            float v[8] = {};
+            if (row < rows.n && vectors && first + 8 <= rows.d) {
+                const float4* x = reinterpret_cast<const float4*>(
+                        rows.x + row * rows.d + first);
+                const float4 a = x[0];
+                const float4 b = x[1];
+                const float raw[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                for (int i = 0; i < 8; ++i) {
+                    v[i] = (raw[i] - rows.shift[first + i]) *
+                            rows.inverse_scale;
+                }
+            } else if (row < rows.n) {
+                for (int i = 0; i < 8; ++i) {
+                    if (first + i < rows.d) {
+                        v[i] = rows.value(row, first + i);
+                    }
+                }
+            }
+            squared += round_chunk(
+                    v,
+                    out.x +
+                            HalfTiles::chunk<HalfRows::kTile>(
+                                    row, c, out.d_padded));
+        }
+        squared = sum_over_lanes(squared);
+        if (lane == 0) {
+            out.squared[row] = squared;
+        }
+    }
+}
+
+__global__ void __launch_bounds__(kThreads)
+        condition_means_kernel(Components components, HalfComponents out) {
+    const int lane = threadIdx.x % kLanes;
+    const int64_t chunks = out.d_padded / HalfTiles::kChunk;
+    const int64_t component =
+            blockIdx.x * int64_t(kThreads / kLanes) + threadIdx.x / kLanes;
+    const bool real = component < components.k;
+    float squared = 0;
+    for (int64_t c = lane; c < chunks; c += kLanes) {
+        float v[8] = {};
+        for (int i = 0; i < 8; ++i) {
+            const int64_t j = c * HalfTiles::kChunk + i;
+            if (real && j < components.d) {
+                v[i] = components.means[component * components.d + j];
+            }
+        }
+        squared += round_chunk(
+                v,
+                out.means +
+                        HalfTiles::chunk<HalfComponents::kTile>(
+                                component, c, out.d_padded));
+    }
+    squared = sum_over_lanes(squared);
+    if (lane == 0) {
+        float2 constant = {1.0f, -INFINITY}; // of padding: never responsible
+        if (real) {
+            const float precision = components.precision[component];
+            constant.x = precision;
+            constant.y = components.offset[component] - precision * squared;
+        }
+        out.constants[component] = constant;
+    }
+}
+
+} // namespace
+
+void condition_rows(
+        const FloatRows& rows,
+        const HalfRows& out,
+        cudaStream_t stream) {
+    const int64_t n_padded = HalfRows::padded_rows(rows.n);
+    constexpr int64_t kRowsOfBlock = kThreads / kLanes;
+    const int64_t blocks = std::min<int64_t>(
+            (n_padded + kRowsOfBlock - 1) / kRowsOfBlock, 1 << 20);
+    condition_rows_kernel<<<unsigned(blocks), kThreads, 0, stream>>>(
+            rows, out, n_padded);
+    FLASHGMM_CUDA_LAUNCHED("condition_rows");
+}
+
+void condition_means(
+        const Components& components,
+        const HalfComponents& out,
+        cudaStream_t stream) {
+    const int64_t k_padded = out.tiles * HalfComponents::kTile;
+    constexpr int64_t kRowsOfBlock = kThreads / kLanes;
+    condition_means_kernel<<<
+            unsigned(k_padded / kRowsOfBlock),
+            kThreads,
+            0,
+            stream>>>(components, out);
+    FLASHGMM_CUDA_LAUNCHED("condition_means");
+}
+
+} // namespace faiss_flashgmm::gpu

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <faiss_flashgmm/gpu/kernels/Params.h>
+
+namespace faiss_flashgmm::gpu {
+
+/// Rounds conditioned rows to fp16 and lays them out in tiles.
+void condition_rows(
+        const FloatRows& rows,
+        const HalfRows& out,
+        cudaStream_t stream);
+
+/// Rounds means to fp16 and folds their constants.
+void condition_means(
+        const Components& components,
+        const HalfComponents& out,
+        cudaStream_t stream);
+
+} // namespace faiss_flashgmm::gpu

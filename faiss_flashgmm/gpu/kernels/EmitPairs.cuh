@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <faiss_flashgmm/gpu/kernels/SparsePosterior.cuh>
+
+namespace faiss_flashgmm::gpu {
+
+/** Turns kept logits into log Z and the pairs with a responsibility above
+ * min_responsibility times the row's largest.
+ *
+ * A row with too many logits, or that fp16 cannot hold, is put on the list
+ * of dense rows and counts in nothing else.
+ */
+struct EmitPairs {
+    /// A row with more groups is dense, so that 128 rows always fit.
+    static constexpr int64_t kMostGroups = 128;
+
+    int64_t n = 0;
+    const float* weights = nullptr; ///< of the rows, or null
+    Components components;
+    KeptLogits kept;
+    float min_responsibility = 0;
+    float second_slack = -1; ///< see SparsePosterior
+
+    ChunkOutput out;
+    RowRanges ranges;
+    uint32_t* best = nullptr; ///< most responsible component, or null
+
+    /// Blocks of the launch: each writes one of out.row_sums.
+    int blocks() const;
+    void launch(cudaStream_t stream) const;
+};
+
+/** Lower bounds of the rows' largest logits: that of a component that was best
+ * for the row before.
+ */
+struct SeedRows {
+    HalfRows rows;
+    HalfComponents components;
+    int64_t k = 0;
+    const uint32_t* best = nullptr; ///< k or more: not known
+    float* seeds = nullptr;         ///< size HalfRows::padded_rows(rows.n)
+
+    void launch(cudaStream_t stream) const;
+};
+
+} // namespace faiss_flashgmm::gpu

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_fp16.h>
+
+// What the kernels work on. All pointers are to device memory. Logits are log2
+// of weight times density, in conditioned units.
+
+namespace faiss_flashgmm::gpu {
+
+/// Rows as they came, in the user's units.
+struct FloatRows {
+    int64_t n = 0;
+    int64_t d = 0;
+    const float* x = nullptr;       ///< size n * d
+    const float* weights = nullptr; ///< size n, or null: all 1
+    const float* shift = nullptr;   ///< size d
+    float inverse_scale = 1;        ///< a power of two
+
+    FloatRows slice(int64_t begin, int64_t count) const {
+        FloatRows rows = *this;
+        rows.n = count;
+        rows.x += begin * d;
+        rows.weights = weights ? weights + begin : nullptr;
+        return rows;
+    }
+    __device__ float weight(int64_t row) const {
+        return weights ? weights[row] : 1.0f;
+    }
+    /// In conditioned units.
+    __device__ float value(int64_t row, int64_t j) const {
+        return (x[row * d + j] - shift[j]) * inverse_scale;
+    }
+};
+
+/** Conditioned rows in fp16, as the matrix unit reads them.
+ *
+ * A tile of kRows rows is kBlock columns after kBlock columns; within such a
+ * block a row is 64 bytes, its 16-byte chunk c at c ^ (row / 2 % 4).
+ */
+struct HalfTiles {
+    static constexpr int kBlock = 32; ///< columns of a block
+    static constexpr int kChunk = 8;  ///< columns of a 16-byte chunk
+
+    /// Where chunk c (columns 8 c ...) of a row of a tile starts, in halves.
+    template <int kRows>
+    static __host__ __device__ int64_t
+    chunk(int64_t row, int64_t c, int64_t d_padded) {
+        const int64_t tile = row / kRows;
+        const int64_t r = row % kRows;
+        return tile * kRows * d_padded + (c / 4) * (kRows * kBlock) +
+                r * kBlock + ((c % 4) ^ (r / 2 % 4)) * kChunk;
+    }
+    static constexpr int64_t padded(int64_t d) {
+        return (d + kBlock - 1) / kBlock * kBlock;
+    }
+};
+
+struct HalfRows {
+    static constexpr int kTile = 64;
+
+    int64_t n = 0;
+    int64_t d_padded = 0; ///< a multiple of HalfTiles::kBlock, zero-filled
+    __half* x = nullptr;  ///< whole pairs of tiles: rows past n are zero
+    /// |x|^2 of the rounded row, or infinity if it does not fit fp16.
+    float* squared = nullptr;
+
+    /// The rows from a multiple of 2 * kTile on.
+    HalfRows slice(int64_t begin, int64_t count) const {
+        return {count, d_padded, x + begin * d_padded, squared + begin};
+    }
+    /// Rows that x and squared must have space for.
+    static constexpr int64_t padded_rows(int64_t n) {
+        return (n + 2 * kTile - 1) / (2 * kTile) * (2 * kTile);
+    }
+};
+
+/// logit = offset - precision * |x - mean|^2
+struct Components {
+    int64_t k = 0;
+    int64_t d = 0;
+    const float* means = nullptr;     ///< size k * d, conditioned
+    const float* precision = nullptr; ///< size k: log2(e) / (2 variance)
+    const float* offset = nullptr;    ///< size k, without |mean|^2
+};
+
+/// logit = y + precision * (2 x.mean - |x|^2), with y = offset - precision *
+/// |mean|^2 and everything of the rounded means.
+struct HalfComponents {
+    static constexpr int kTile = 256;
+
+    int64_t tiles = 0;
+    int64_t d_padded = 0;
+    __half* means = nullptr;
+    float2* constants = nullptr; ///< precision, y; size tiles * kTile
+
+    static constexpr int64_t padded(int64_t k) {
+        return (k + kTile - 1) / kTile * kTile;
+    }
+};
+
+/// A responsibility that is not negligible.
+struct alignas(16) Pair {
+    uint32_t component;
+    uint32_t row;
+    uint32_t rank; ///< among the component's pairs
+    /// Row weight times responsibility, which sum to 1 over a row's pairs.
+    float value;
+};
+
+struct Pairs {
+    uint32_t capacity = 0;
+    Pair* data = nullptr;
+};
+
+/// Sums over the rows of one chunk; each block of a kernel writes its own.
+struct RowSums {
+    double weight = 0;
+    double log2_z = 0;    ///< w log2 Z
+    double objective = 0; ///< w |x - mu_best|^2
+    double dropped = 0;   ///< w (1 - kept responsibility)
+};
+
+/// What the kernels of one chunk count.
+struct ChunkState {
+    uint32_t pairs;      ///< asked for
+    uint32_t dense_rows; ///< rows that the sparse way left out
+};
+
+/// A histogram entry has a memory sector of its own: atomics on neighbours
+/// would wait for each other.
+constexpr int kCountStride = 8;
+
+/// Where the kernels of one chunk write.
+struct ChunkOutput {
+    static constexpr int kMaxBlocks = 4096;
+
+    Pairs pairs;
+    uint32_t* counts = nullptr; ///< pairs of a component, size k * kCountStride
+    uint32_t* dense_rows = nullptr; ///< size n
+    ChunkState* state = nullptr;
+    RowSums* row_sums = nullptr; ///< size kMaxBlocks
+
+    /// More dense rows than that: start over with fewer rows.
+    uint32_t dense_limit = 0xFFFFFFFF;
+
+    /// Whether the chunk counts. If not, nothing must be added up.
+    __host__ __device__ bool valid(const ChunkState& s) const {
+        return s.pairs <= pairs.capacity && s.dense_rows <= dense_limit;
+    }
+
+#ifdef __CUDACC__
+    __device__ void add_pair(
+            uint32_t to,
+            uint32_t component,
+            uint32_t row,
+            float value) const {
+        const uint32_t rank =
+                atomicAdd(&counts[int64_t(component) * kCountStride], 1u);
+        pairs.data[to] = {component, row, rank, value};
+    }
+#endif
+};
+
+/** The pairs of each row, for those who work on whole rows. Null: not kept.
+ *
+ * Row i has the pairs [begin[i], begin[i] + count[i]); the components that
+ * were left out sum to 2^tail[i].
+ */
+struct RowRanges {
+    uint32_t* begin = nullptr;
+    uint32_t* count = nullptr;
+    float* tail = nullptr;
+};
+
+} // namespace faiss_flashgmm::gpu

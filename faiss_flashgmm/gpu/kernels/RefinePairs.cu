@@ -1,0 +1,126 @@
+#include <faiss_flashgmm/gpu/kernels/RefinePairs.cuh>
+
+#include <algorithm>
+
+#include <faiss_flashgmm/gpu/kernels/Reduce.cuh>
+#include <faiss_flashgmm/gpu/utils/CudaError.h>
+
+namespace faiss_flashgmm::gpu {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+/// Over the lanes of a warp.
+__device__ float warp_sum(float v) {
+    for (int offset = 16; offset > 0; offset /= 2) {
+        v += __shfl_xor_sync(0xFFFFFFFF, v, offset);
+    }
+    return v;
+}
+
+__device__ float logit(const RefinePairs& p, int64_t row, uint32_t component) {
+    const int64_t d = p.components.d;
+    const float* mean = p.components.means + component * d;
+    float distance = 0;
+    for (int64_t j = threadIdx.x % 32; j < d; j += 32) {
+        const float difference = p.rows.value(row, j) - mean[j];
+        distance = fmaf(difference, difference, distance);
+    }
+    return fmaf(
+            -p.components.precision[component],
+            warp_sum(distance),
+            p.components.offset[component]);
+}
+
+/// A warp works on one row after the other.
+__global__ void __launch_bounds__(kThreads) refine_kernel(RefinePairs p) {
+    __shared__ RowSums warps[kWarps];
+    const int lane = threadIdx.x % 32;
+    const bool fits = p.out.state->pairs <= p.out.pairs.capacity;
+    RowSums sums;
+    for (int64_t row = (blockIdx.x * kThreads + threadIdx.x) / 32;
+         fits && row < p.rows.n;
+         row += gridDim.x * kWarps) {
+        const uint32_t begin = p.ranges.begin[row];
+        const uint32_t count = p.ranges.count[row];
+        if (count == 0) {
+            continue;
+        }
+        Pair* pairs = p.out.pairs.data + begin;
+        uint64_t best = 0;
+        uint64_t second = 0;
+        for (uint32_t e = 0; e < count; ++e) {
+            const uint32_t component = pairs[e].component;
+            const float l = logit(p, row, component);
+            const uint64_t rank = rank_logit(l, component);
+            second = max(second, min(best, rank));
+            best = max(best, rank);
+            if (lane == 0) {
+                pairs[e].value = l;
+            }
+        }
+        __syncwarp();
+        const float largest = ranked_logit(best);
+        float z = 0;
+        for (uint32_t e = lane; e < count; e += 32) {
+            z += exp2f(pairs[e].value - largest);
+        }
+        z = warp_sum(z);
+        const float tail = exp2f(p.ranges.tail[row] - largest);
+        const float log2_z = largest + log2f(z + tail);
+        const float weight = p.rows.weight(row);
+        for (uint32_t e = lane; e < count; e += 32) {
+            float& value = pairs[e].value;
+            value = weight * (exp2f(value - largest) / z);
+        }
+        if (lane == 0) {
+            const uint32_t component = ranked_component(best);
+            const float distance = (p.components.offset[component] - largest) /
+                    p.components.precision[component];
+            sums.weight += weight;
+            sums.log2_z += double(weight) * log2_z;
+            sums.objective += double(weight) * fmaxf(distance, 0.0f);
+            sums.dropped += double(weight) * (tail / (z + tail));
+            const uint64_t top[2] = {best, second};
+            for (int64_t e = 0; e < p.m; ++e) {
+                write_ranked(
+                        top[e],
+                        p.offset,
+                        p.top_components + row * p.m + e,
+                        p.log_scores + row * p.m + e);
+            }
+            if (p.log_z != nullptr) {
+                p.log_z[row] = user_log(log2_z, p.offset);
+            }
+        }
+    }
+    if (lane == 0) {
+        warps[threadIdx.x / 32] = sums;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < kWarps; ++w) {
+            sums.weight += warps[w].weight;
+            sums.log2_z += warps[w].log2_z;
+            sums.objective += warps[w].objective;
+            sums.dropped += warps[w].dropped;
+        }
+        p.out.row_sums[blockIdx.x] = sums;
+    }
+}
+
+} // namespace
+
+int RefinePairs::blocks() const {
+    return int(std::min<int64_t>(
+            (rows.n + kWarps - 1) / kWarps, ChunkOutput::kMaxBlocks));
+}
+
+void RefinePairs::launch(cudaStream_t stream) const {
+    refine_kernel<<<blocks(), kThreads, 0, stream>>>(*this);
+    FLASHGMM_CUDA_LAUNCHED("refine_pairs");
+}
+
+} // namespace faiss_flashgmm::gpu

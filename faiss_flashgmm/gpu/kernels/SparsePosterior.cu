@@ -1,0 +1,516 @@
+#include <faiss_flashgmm/gpu/kernels/SparsePosterior.cuh>
+
+#include <algorithm>
+#include <cmath>
+
+#include <faiss_flashgmm/gpu/ptx/Sm90.cuh>
+#include <faiss_flashgmm/gpu/utils/CudaError.h>
+
+namespace faiss_flashgmm::gpu {
+
+namespace {
+
+// A block works on 128 rows: two warpgroups of consumers with 64 rows each,
+// which take turns on the tensor cores, and one thread that keeps the copy
+// engine busy. All components stream past the rows in tiles of 256.
+constexpr int kConsumers = 2;
+constexpr int kGroupThreads = 128;
+constexpr int kThreads = (kConsumers + 1) * kGroupThreads;
+constexpr int kRows = kConsumers * HalfRows::kTile;
+constexpr int kColumns = HalfComponents::kTile;
+constexpr int kConsumerWarps = kConsumers * kGroupThreads / 32;
+
+// The columns of a component tile come in blocks of 32: 16 KiB a stage.
+constexpr int kStageHalves = kColumns * HalfTiles::kBlock;
+constexpr int kMaxStages = 8;
+constexpr int kConstantSlots = 4;
+constexpr int kMaxRowBuffers = 2;
+
+// Registers of a thread. The roles share what the block got at its launch, 168
+// for each thread: asking for more than that would wait forever.
+constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+constexpr int kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 232;
+static_assert(
+        kConsumers * kConsumerRegisters + kProducerRegisters <=
+        (kConsumers + 1) * kLaunchRegisters);
+
+/// A tile's logits are tested by groups: 32 columns of a row, of which each of
+/// the row's four threads has 8.
+constexpr int kGroups = 8;
+
+struct Barriers {
+    uint64_t stage_full[kMaxStages];
+    uint64_t stage_empty[kMaxStages];
+    uint64_t constants_full[kConstantSlots];
+    uint64_t constants_empty[kConstantSlots];
+    uint64_t rows_full[kMaxRowBuffers];
+    uint64_t rows_empty[kMaxRowBuffers];
+};
+
+/// How the shared memory of a block is divided.
+struct Layout {
+    int row_buffers;
+    int stages;
+    size_t bytes;
+
+    static constexpr size_t kAlignment = 1024;
+    static constexpr size_t kLimit = 227 * 1024;
+
+    static constexpr Layout of(int64_t d_padded) {
+        const size_t rows = size_t(d_padded) * kRows * sizeof(__half);
+        const size_t stage = kStageHalves * sizeof(__half);
+        const size_t fixed = kAlignment + sizeof(Barriers) +
+                kConstantSlots * kColumns * sizeof(float2);
+        Layout layout{0, 0, 0};
+        for (int buffers = kMaxRowBuffers; buffers > 0; --buffers) {
+            if (fixed + buffers * rows + 4 * stage <= kLimit) {
+                layout.row_buffers = buffers;
+                layout.stages = int(std::min<size_t>(
+                        kMaxStages, (kLimit - fixed - buffers * rows) / stage));
+                layout.bytes = fixed + buffers * rows + layout.stages * stage;
+                break;
+            }
+        }
+        return layout;
+    }
+};
+
+/// A slot of a ring and the parity of its present round.
+struct Cursor {
+    int slot = 0;
+    uint32_t parity = 0;
+
+    __device__ void advance(int slots) {
+        if (++slot == slots) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct Arguments {
+    SparsePosterior p;
+    Layout layout;
+    int64_t row_tiles;
+    float bits_kept; ///< logits so far below the largest do not matter to Z
+};
+
+struct Shared {
+    __half* rows;
+    __half* stages;
+    float2* constants;
+    Barriers* barriers;
+};
+
+/// Starts the copy of a tile of rows.
+__device__ void load_rows(
+        const Arguments& args,
+        const Shared& shared,
+        int64_t tile,
+        Cursor& rows) {
+    const int64_t size = kRows * args.p.rows.d_padded;
+    const uint32_t bytes = uint32_t(size * sizeof(__half));
+    Barriers& barriers = *shared.barriers;
+    // Released by the consumers after their last product with it.
+    ptx::barrier_wait(&barriers.rows_empty[rows.slot], rows.parity ^ 1);
+    ptx::barrier_arrive_expect(&barriers.rows_full[rows.slot], bytes);
+    ptx::bulk_copy(
+            shared.rows + rows.slot * size,
+            args.p.rows.x + tile * size,
+            bytes,
+            &barriers.rows_full[rows.slot]);
+    rows.advance(args.layout.row_buffers);
+}
+
+__device__ void produce(const Arguments& args, const Shared& shared) {
+    const int blocks = int(args.p.rows.d_padded / HalfTiles::kBlock);
+    const int64_t tiles = args.p.components.tiles;
+    Barriers& barriers = *shared.barriers;
+    Cursor rows;
+    Cursor stage;
+    Cursor constants;
+    // The next rows are loaded ahead: as soon as the ring has gone round once
+    // in this tile of rows, nobody needs the rows before it any more.
+    const int64_t ahead = args.layout.row_buffers > 1
+            ? min(tiles, int64_t(args.layout.stages / blocks + 1))
+            : tiles;
+    load_rows(args, shared, blockIdx.x, rows);
+    for (int64_t tile = blockIdx.x; tile < args.row_tiles; tile += gridDim.x) {
+        const int64_t next = tile + gridDim.x;
+        const __half* means = args.p.components.means;
+        for (int64_t t = 0; t < tiles; ++t) {
+            if (t == ahead && next < args.row_tiles) {
+                load_rows(args, shared, next, rows);
+            }
+            // Released by the consumers after they folded the constants in.
+            ptx::barrier_wait(
+                    &barriers.constants_empty[constants.slot],
+                    constants.parity ^ 1);
+            ptx::barrier_arrive_expect(
+                    &barriers.constants_full[constants.slot],
+                    kColumns * sizeof(float2));
+            ptx::bulk_copy(
+                    shared.constants + constants.slot * kColumns,
+                    args.p.components.constants + t * kColumns,
+                    kColumns * sizeof(float2),
+                    &barriers.constants_full[constants.slot]);
+            constants.advance(kConstantSlots);
+
+            for (int b = 0; b < blocks; ++b) {
+                // Released by the consumers when the product is done.
+                ptx::barrier_wait(
+                        &barriers.stage_empty[stage.slot], stage.parity ^ 1);
+                ptx::barrier_arrive_expect(
+                        &barriers.stage_full[stage.slot],
+                        kStageHalves * sizeof(__half));
+                ptx::bulk_copy(
+                        shared.stages + stage.slot * kStageHalves,
+                        means,
+                        kStageHalves * sizeof(__half),
+                        &barriers.stage_full[stage.slot]);
+                means += kStageHalves;
+                stage.advance(args.layout.stages);
+            }
+        }
+        if (ahead == tiles && next < args.row_tiles) {
+            load_rows(args, shared, next, rows);
+        }
+    }
+}
+
+/// What a thread knows of one of its rows. The four threads of a row agree on
+/// largest and second.
+struct RowState {
+    float squared;
+    float largest;
+    float second = -INFINITY;
+    float threshold = -INFINITY;
+};
+
+/// Joins what the four threads of a row found in a tile with the row's state.
+template <bool kSecond>
+__device__ void join_maxima(
+        RowState& row,
+        float largest,
+        float second,
+        float bits_kept,
+        float second_slack) {
+#pragma unroll
+    for (int offset = 1; offset <= 2; offset *= 2) {
+        const float other = __shfl_xor_sync(0xFFFFFFFF, largest, offset);
+        if constexpr (kSecond) {
+            const float other_second =
+                    __shfl_xor_sync(0xFFFFFFFF, second, offset);
+            second = fmaxf(fminf(largest, other), fmaxf(second, other_second));
+        }
+        largest = fmaxf(largest, other);
+    }
+    if constexpr (kSecond) {
+        row.second =
+                fmaxf(fminf(row.largest, largest), fmaxf(row.second, second));
+    }
+    row.largest = fmaxf(row.largest, largest);
+    row.threshold = row.largest - bits_kept;
+    if constexpr (kSecond) {
+        row.threshold = fminf(row.threshold, row.second - second_slack);
+    }
+}
+
+/** Turns products into logits and keeps those that may matter.
+ *
+ * @param c         products with the tile's means, see wgmma_64x256x16
+ * @param next      where each row's next group goes; moves on past `end`, but
+ *                  nothing is written there
+ */
+template <bool kSecond>
+__device__ void fold_tile(
+        float (&c)[128],
+        const float4* constants,
+        uint32_t first_component,
+        RowState (&row)[2],
+        float bits_kept,
+        float second_slack,
+        LogitGroup* groups,
+        uint32_t (&next)[2],
+        const uint32_t (&end)[2]) {
+    const int quad_lane = threadIdx.x % 4;
+    float group_max[2][kGroups];
+    float largest[2] = {-INFINITY, -INFINITY};
+    float second[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+        group_max[0][g] = group_max[1][g] = -INFINITY;
+#pragma unroll
+        for (int j = 4 * g; j < 4 * g + 4; ++j) {
+            // precision, y of this thread's two columns
+            const float4 q = constants[4 * j + quad_lane];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                float& a = c[4 * j + 2 * h];
+                float& b = c[4 * j + 2 * h + 1];
+                a = fmaf(q.x, fmaf(2.0f, a, -row[h].squared), q.y);
+                b = fmaf(q.z, fmaf(2.0f, b, -row[h].squared), q.w);
+                if constexpr (kSecond) {
+                    second[h] = fmaxf(second[h], fminf(largest[h], a));
+                    largest[h] = fmaxf(largest[h], a);
+                    second[h] = fmaxf(second[h], fminf(largest[h], b));
+                    largest[h] = fmaxf(largest[h], b);
+                }
+                group_max[h][g] = fmaxf(group_max[h][g], fmaxf(a, b));
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        if constexpr (!kSecond) {
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                largest[h] = fmaxf(largest[h], group_max[h][g]);
+            }
+        }
+        join_maxima<kSecond>(
+                row[h], largest[h], second[h], bits_kept, second_slack);
+    }
+
+    // Whole groups, and no branches: testing single logits takes so much code
+    // that it no longer fits the instruction cache.
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const bool matters = group_max[h][g] > row[h].threshold;
+            const float* l = c + 16 * g + 2 * h;
+            ptx::store_if(
+                    matters && next[h] < end[h],
+                    groups + next[h],
+                    {l[0], l[1]},
+                    {l[4], l[5]},
+                    {l[8], l[9]},
+                    {l[12], l[13]},
+                    first_component + 32 * g + 2 * quad_lane);
+            next[h] += matters;
+        }
+    }
+}
+
+template <bool kSecond>
+__device__ void consume(
+        const Arguments& args,
+        const Shared& shared,
+        int group) {
+    const SparsePosterior& p = args.p;
+    const int thread = threadIdx.x % kGroupThreads;
+    const int lane = threadIdx.x % 32;
+    const int64_t d_padded = p.rows.d_padded;
+    const int blocks = int(d_padded / HalfTiles::kBlock);
+    Barriers& barriers = *shared.barriers;
+    Cursor rows;
+    Cursor stage;
+    Cursor constants;
+    // The thread's streams of groups, one for each of its two rows of a tile.
+    uint32_t next[2];
+    uint32_t end[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const uint32_t stream =
+                ((blockIdx.x * kConsumers + group) * 2 + h) * kGroupThreads +
+                thread;
+        next[h] = stream * p.kept.groups_of_stream;
+        end[h] = next[h] + p.kept.groups_of_stream;
+    }
+    for (int64_t tile = blockIdx.x; tile < args.row_tiles; tile += gridDim.x) {
+        const int64_t first_row = tile * kRows + group * HalfRows::kTile +
+                thread / 32 * 16 + lane / 4;
+        RowState row[2];
+        uint32_t begin[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int64_t i = first_row + 8 * h;
+            row[h].squared = p.rows.squared[i];
+            row[h].largest = p.seeds ? p.seeds[i] : -INFINITY;
+            begin[h] = next[h];
+        }
+
+        ptx::barrier_wait(&barriers.rows_full[rows.slot], rows.parity);
+        const uint32_t a_address = ptx::shared_address(
+                shared.rows +
+                (rows.slot * kConsumers + group) * HalfRows::kTile * d_padded);
+
+        for (int64_t t = 0; t < p.components.tiles; ++t) {
+            float c[128];
+            int former = -1;
+            for (int b = 0; b < blocks; ++b) {
+                ptx::barrier_wait(
+                        &barriers.stage_full[stage.slot], stage.parity);
+                const uint32_t a = a_address +
+                        b * HalfRows::kTile * HalfTiles::kBlock *
+                                uint32_t(sizeof(__half));
+                const uint32_t m = ptx::shared_address(
+                        shared.stages + stage.slot * kStageHalves);
+                ptx::wgmma_fence();
+                ptx::wgmma_64x256x16(
+                        c,
+                        ptx::describe_operand(a),
+                        ptx::describe_operand(m),
+                        b > 0);
+                ptx::wgmma_64x256x16(
+                        c,
+                        ptx::describe_operand(a + 32),
+                        ptx::describe_operand(m + 32),
+                        1);
+                ptx::wgmma_commit();
+                if (former >= 0) {
+                    ptx::wgmma_wait<1>();
+                    if (lane == 0) {
+                        ptx::barrier_arrive(&barriers.stage_empty[former]);
+                    }
+                }
+                former = stage.slot;
+                stage.advance(args.layout.stages);
+            }
+            ptx::barrier_wait(
+                    &barriers.constants_full[constants.slot], constants.parity);
+            ptx::wgmma_wait<0>();
+            if (lane == 0) {
+                ptx::barrier_arrive(&barriers.stage_empty[former]);
+                if (t == p.components.tiles - 1) {
+                    ptx::barrier_arrive(&barriers.rows_empty[rows.slot]);
+                }
+            }
+            fold_tile<kSecond>(
+                    c,
+                    reinterpret_cast<const float4*>(
+                            shared.constants + constants.slot * kColumns),
+                    uint32_t(t * kColumns),
+                    row,
+                    args.bits_kept,
+                    p.second_slack,
+                    p.kept.groups,
+                    next,
+                    end);
+            __syncwarp();
+            if (lane == 0) {
+                ptx::barrier_arrive(&barriers.constants_empty[constants.slot]);
+            }
+            constants.advance(kConstantSlots);
+        }
+        rows.advance(args.layout.row_buffers);
+
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int64_t i = first_row + 8 * h;
+            p.kept.ranges[i * 4 + lane % 4] = {
+                    begin[h],
+                    next[h] <= end[h] ? next[h] - begin[h]
+                                      : KeptLogits::kOverflow};
+            next[h] = min(next[h], end[h]);
+            if (lane % 4 == 0) {
+                p.kept.largest[i] = row[h].largest;
+                if constexpr (kSecond) {
+                    p.kept.second[i] = row[h].second;
+                }
+            }
+        }
+    }
+}
+
+template <bool kSecond>
+__global__ void __launch_bounds__(kThreads, 1)
+        sparse_posterior_kernel(const __grid_constant__ Arguments args) {
+    extern __shared__ char raw[];
+    char* aligned = reinterpret_cast<char*>(
+            (reinterpret_cast<uintptr_t>(raw) + Layout::kAlignment - 1) /
+            Layout::kAlignment * Layout::kAlignment);
+    Shared shared;
+    shared.stages = reinterpret_cast<__half*>(aligned);
+    shared.rows = shared.stages + args.layout.stages * kStageHalves;
+    shared.constants = reinterpret_cast<float2*>(
+            shared.rows +
+            args.layout.row_buffers * kRows * args.p.rows.d_padded);
+    shared.barriers = reinterpret_cast<Barriers*>(
+            shared.constants + kConstantSlots * kColumns);
+
+    if (threadIdx.x == 0) {
+        Barriers& barriers = *shared.barriers;
+        for (int i = 0; i < kMaxStages; ++i) {
+            ptx::barrier_init(&barriers.stage_full[i], 1);
+            ptx::barrier_init(&barriers.stage_empty[i], kConsumerWarps);
+        }
+        for (int i = 0; i < kConstantSlots; ++i) {
+            ptx::barrier_init(&barriers.constants_full[i], 1);
+            ptx::barrier_init(&barriers.constants_empty[i], kConsumerWarps);
+        }
+        for (int i = 0; i < kMaxRowBuffers; ++i) {
+            ptx::barrier_init(&barriers.rows_full[i], 1);
+            ptx::barrier_init(&barriers.rows_empty[i], kConsumerWarps);
+        }
+        ptx::fence_barrier_init();
+    }
+    __syncthreads();
+
+    const int group = threadIdx.x / kGroupThreads;
+    if (group == kConsumers) {
+        ptx::registers_decrease<kProducerRegisters>();
+        if (threadIdx.x % kGroupThreads == 0) {
+            produce(args, shared);
+        }
+    } else {
+        ptx::registers_increase<kConsumerRegisters>();
+        consume<kSecond>(args, shared, group);
+    }
+}
+
+int multiprocessors() {
+    int device = 0;
+    int count = 0;
+    FLASHGMM_CUDA(cudaGetDevice(&device));
+    FLASHGMM_CUDA(cudaDeviceGetAttribute(
+            &count, cudaDevAttrMultiProcessorCount, device));
+    return count;
+}
+
+int64_t blocks_for(int64_t n) {
+    return std::min<int64_t>(
+            multiprocessors(), HalfRows::padded_rows(n) / kRows);
+}
+
+} // namespace
+
+int64_t SparsePosterior::streams(int64_t n) {
+    return blocks_for(n) * kConsumers * 2 * kGroupThreads;
+}
+
+bool SparsePosterior::supported(int64_t d) {
+    int device = 0;
+    int major = 0;
+    FLASHGMM_CUDA(cudaGetDevice(&device));
+    FLASHGMM_CUDA(cudaDeviceGetAttribute(
+            &major, cudaDevAttrComputeCapabilityMajor, device));
+    return major == 9 && Layout::of(HalfTiles::padded(d)).stages > 0;
+}
+
+void SparsePosterior::launch(cudaStream_t stream) const {
+    // All that is left out of Z is less than z_error of it.
+    const float bits_of_z =
+            std::log2(float(components.tiles * kColumns) / z_error);
+    const Arguments args{
+            *this,
+            Layout::of(rows.d_padded),
+            HalfRows::padded_rows(rows.n) / kRows,
+            std::max(-std::log2(min_responsibility), bits_of_z)};
+    const auto kernel = second_slack >= 0 ? sparse_posterior_kernel<true>
+                                          : sparse_posterior_kernel<false>;
+    FLASHGMM_CUDA(cudaFuncSetAttribute(
+            kernel,
+            cudaFuncAttributeMaxDynamicSharedMemorySize,
+            int(args.layout.bytes)));
+    kernel<<<
+            unsigned(blocks_for(rows.n)),
+            kThreads,
+            args.layout.bytes,
+            stream>>>(args);
+    FLASHGMM_CUDA_LAUNCHED("sparse_posterior");
+}
+
+} // namespace faiss_flashgmm::gpu

@@ -1,0 +1,216 @@
+#pragma once
+
+#include <cstdint>
+
+// The instructions of sm_90a that CUDA C++ has no name for. The only inline
+// PTX of the project; see the PTX ISA manual, sections 9.7.13 (mbarrier),
+// 9.7.9 (bulk copies) and 9.7.15 (wgmma).
+
+namespace faiss_flashgmm::gpu::ptx {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+    return uint32_t(__cvta_generic_to_shared(p));
+}
+
+// --- mbarrier: counts arrivals and bytes; waiters name the phase's parity ---
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
+                         shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
+}
+
+/// Makes initialized barriers visible to the copy engine.
+__device__ __forceinline__ void fence_barrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(
+                         shared_address(barrier))
+                 : "memory");
+}
+
+/// Arrives, and expects so many bytes to be copied before the phase ends.
+__device__ __forceinline__ void barrier_arrive_expect(
+        uint64_t* barrier,
+        uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                         shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(
+        uint64_t* barrier,
+        uint32_t parity) {
+    asm volatile(
+            "{\n"
+            ".reg .pred done;\n"
+            "again:\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+            "@done bra finished;\n"
+            "bra again;\n"
+            "finished:\n"
+            "}\n" ::"r"(shared_address(barrier)),
+            "r"(parity)
+            : "memory");
+}
+
+/// Copies contiguous bytes (a multiple of 16) to shared memory; the barrier
+/// counts them.
+__device__ __forceinline__ void bulk_copy(
+        void* shared,
+        const void* global,
+        uint32_t bytes,
+        uint64_t* barrier) {
+    asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+            " [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
+            "l"(global),
+            "r"(bytes),
+            "r"(shared_address(barrier))
+            : "memory");
+}
+
+/// Stores four pairs side by side, and a number behind them, without a branch.
+__device__ __forceinline__ void store_if(
+        bool condition,
+        void* to,
+        float2 a,
+        float2 b,
+        float2 c,
+        float2 d,
+        uint32_t number) {
+    asm volatile(
+            "{\n"
+            ".reg .pred p;\n"
+            "setp.ne.u32 p, %0, 0;\n"
+            "@p st.global.v2.f32 [%1], {%2, %3};\n"
+            "@p st.global.v2.f32 [%1 + 8], {%4, %5};\n"
+            "@p st.global.v2.f32 [%1 + 16], {%6, %7};\n"
+            "@p st.global.v2.f32 [%1 + 24], {%8, %9};\n"
+            "@p st.global.u32 [%1 + 32], %10;\n"
+            "}\n" ::"r"(uint32_t(condition)),
+            "l"(to),
+            "f"(a.x),
+            "f"(a.y),
+            "f"(b.x),
+            "f"(b.y),
+            "f"(c.x),
+            "f"(c.y),
+            "f"(d.x),
+            "f"(d.y),
+            "r"(number)
+            : "memory");
+}
+
+// --- warpgroup matrix product ---
+
+template <int kRegisters>
+__device__ __forceinline__ void registers_decrease() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void registers_increase() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/** Describes an operand in shared memory: rows of 64 bytes along the inner
+ * dimension, in groups of 8 rows that are 512 bytes apart, with the 64-byte
+ * swizzle (16-byte chunk c of row r lies at c ^ (r / 2 % 4)).
+ */
+__device__ __forceinline__ uint64_t describe_operand(uint32_t address) {
+    constexpr uint64_t kLeading = uint64_t(1) << 16; // unused when swizzled
+    constexpr uint64_t kStride = uint64_t(512 >> 4) << 32;
+    constexpr uint64_t kSwizzle64 = uint64_t(2) << 62;
+    return ((address & 0x3FFFF) >> 4) | kLeading | kStride | kSwizzle64;
+}
+
+/// Before the first product that touches a set of accumulators.
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/// Waits until at most kPending committed groups are running.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending)
+                 : "memory");
+}
+
+/** c = a b^T (+ c if accumulate) for 64 x 16 fp16 a and 256 x 16 fp16 b.
+ *
+ * Thread t of the warpgroup holds, in c[4 j + 2 h + i], row
+ * 16 (t / 32) + t % 32 / 4 + 8 h and column 8 j + 2 (t % 4) + i.
+ */
+__device__ __forceinline__ void wgmma_64x256x16(
+        float (&c)[128],
+        uint64_t a,
+        uint64_t b,
+        int accumulate) {
+    asm volatile(
+            "{\n"
+            ".reg .pred p;\n"
+            "setp.ne.b32 p, %130, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+            "%0, %1, %2, %3, %4, %5, %6, %7, "
+            "%8, %9, %10, %11, %12, %13, %14, %15, "
+            "%16, %17, %18, %19, %20, %21, %22, %23, "
+            "%24, %25, %26, %27, %28, %29, %30, %31, "
+            "%32, %33, %34, %35, %36, %37, %38, %39, "
+            "%40, %41, %42, %43, %44, %45, %46, %47, "
+            "%48, %49, %50, %51, %52, %53, %54, %55, "
+            "%56, %57, %58, %59, %60, %61, %62, %63, "
+            "%64, %65, %66, %67, %68, %69, %70, %71, "
+            "%72, %73, %74, %75, %76, %77, %78, %79, "
+            "%80, %81, %82, %83, %84, %85, %86, %87, "
+            "%88, %89, %90, %91, %92, %93, %94, %95, "
+            "%96, %97, %98, %99, %100, %101, %102, %103, "
+            "%104, %105, %106, %107, %108, %109, %110, %111, "
+            "%112, %113, %114, %115, %116, %117, %118, %119, "
+            "%120, %121, %122, %123, %124, %125, %126, %127"
+            "}, %128, %129, p, 1, 1, 0, 0;\n"
+            "}\n"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]),
+              "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+              "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
+              "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+              "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
+              "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+              "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
+              "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
+              "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]),
+              "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
+              "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]),
+              "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
+              "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]),
+              "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
+              "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
+              "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]),
+              "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]),
+              "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
+              "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]),
+              "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]),
+              "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]),
+              "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]),
+              "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]),
+              "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]),
+              "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]),
+              "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]),
+              "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]),
+              "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]),
+              "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]),
+              "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119]),
+              "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]),
+              "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
+            : "l"(a), "l"(b), "r"(accumulate));
+}
+
+} // namespace faiss_flashgmm::gpu::ptx

@@ -1,0 +1,288 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include <faiss_flashgmm/cpu/ReferenceBackend.h>
+#include <faiss_flashgmm/em/EMSolver.h>
+#include <faiss_flashgmm/gpu/CudaBackend.h>
+#include <faiss_flashgmm/gpu/utils/Buffer.h>
+#include <faiss_flashgmm/gpu/utils/CudaError.h>
+#include <faiss_flashgmm/utils/Error.h>
+
+#include "conformance/backend_conformance.h"
+
+namespace {
+
+using namespace faiss_flashgmm;
+using conformance::Case;
+using conformance::Problem;
+using S = SufficientStats;
+
+#define SKIP_WITHOUT_DEVICE()                                   \
+    if (const std::string why = CudaBackend::why_unavailable(); \
+        !why.empty()) {                                         \
+        GTEST_SKIP() << why;                                    \
+    }
+
+CudaOptions with_precision(CudaPrecision precision) {
+    CudaOptions options;
+    options.precision = precision;
+    return options;
+}
+
+SufficientStats run(Backend& backend, const Problem& p, int64_t chunk) {
+    const int64_t d = p.mixture.d;
+    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+    for (int64_t i = 0; i < p.n; i += chunk) {
+        backend.accumulate(
+                std::min(chunk, p.n - i),
+                p.x.data() + i * d,
+                p.weights.empty() ? nullptr : p.weights.data() + i);
+    }
+    return backend.finish();
+}
+
+/// Largest difference of two statistics, relative to the scale of each kind.
+double difference(const SufficientStats& a, const SufficientStats& b) {
+    double worst = 0;
+    const auto compare = [&](auto x, auto y) {
+        double scale = 1e-300;
+        double error = 0;
+        for (size_t i = 0; i < x.size(); i++) {
+            scale = std::max(scale, std::abs(y[i]));
+            error = std::max(error, std::abs(x[i] - y[i]));
+        }
+        worst = std::max(worst, error / scale);
+    };
+    compare(a.counts(), b.counts());
+    compare(a.squared(), b.squared());
+    compare(a.sums(), b.sums());
+    worst = std::max(
+            worst,
+            std::abs(
+                    a.scalar(S::kLogLikelihood) / b.scalar(S::kLogLikelihood) -
+                    1));
+    return worst;
+}
+
+gpu::DeviceBuffer<float> on_device(const std::vector<float>& v) {
+    gpu::DeviceBuffer<float> buffer(v.size(), "test data");
+    FLASHGMM_CUDA(cudaMemcpy(
+            buffer.get(),
+            v.data(),
+            v.size() * sizeof(float),
+            cudaMemcpyHostToDevice));
+    return buffer;
+}
+
+class CudaConformance : public testing::TestWithParam<Case> {};
+
+TEST_P(CudaConformance, ReferenceAgreesWithFp64) {
+    SKIP_WITHOUT_DEVICE();
+    CudaBackend backend(with_precision(CudaPrecision::reference));
+    conformance::expect_conforms(
+            backend,
+            GetParam(),
+            {.log_z = 2e-6, .statistics = 5e-6, .dropped = 0x1p-16});
+}
+
+TEST_P(CudaConformance, Fp32AgreesWithFp64) {
+    SKIP_WITHOUT_DEVICE();
+    CudaOptions options = with_precision(CudaPrecision::fp32);
+    options.min_responsibility = 0x1p-22;
+    CudaBackend backend(options);
+    conformance::expect_conforms(
+            backend,
+            GetParam(),
+            {.log_z = 2e-6, .statistics = 5e-6, .dropped = 0x1p-20});
+}
+
+TEST_P(CudaConformance, Fp16AgreesWithFp64) {
+    SKIP_WITHOUT_DEVICE();
+    CudaBackend backend;
+    conformance::expect_conforms(
+            backend,
+            GetParam(),
+            {.log_z = 0x1p-11, .statistics = 0x1p-10, .dropped = 0x1p-16});
+}
+
+TEST_P(CudaConformance, ChunksDoNotMatter) {
+    SKIP_WITHOUT_DEVICE();
+    // fp32: a chunk decides which rows take the dense way.
+    const Problem p = GetParam().make(/*seed=*/18);
+    CudaOptions options = with_precision(CudaPrecision::fp32);
+    options.min_responsibility = 0x1p-22;
+    CudaBackend backend(options);
+    const SufficientStats whole = run(backend, p, p.n);
+    for (const int64_t chunk : {7, 64, 1000}) {
+        EXPECT_LT(difference(run(backend, p, chunk), whole), 2e-5)
+                << "chunk " << chunk;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+        Cases,
+        CudaConformance,
+        testing::ValuesIn(conformance::cases()),
+        [](const auto& info) { return info.param.name; });
+
+/// Large enough for several blocks a multiprocessor and many segments.
+const Case kLarge{"large", 70'001, 600, 96, 5, 4, true};
+
+TEST(CudaBackend, ManyRowTilesAgreeWithFp64) {
+    SKIP_WITHOUT_DEVICE();
+    const Case c{"tiles", 20'011, 300, 96, 5, 4, true};
+    CudaBackend backend;
+    conformance::expect_conforms(
+            backend,
+            c,
+            {.log_z = 0x1p-11, .statistics = 0x1p-10, .dropped = 0x1p-16});
+    EXPECT_LT(backend.dense_rows(), c.n / 10);
+}
+
+TEST(CudaBackend, DeterministicRunsAreBitEqual) {
+    SKIP_WITHOUT_DEVICE();
+    const Problem p = kLarge.make(3);
+    CudaOptions options;
+    options.deterministic = true;
+    std::vector<SufficientStats> runs;
+    for (int i = 0; i < 3; i++) {
+        CudaBackend backend(options);
+        runs.push_back(run(backend, p, p.n));
+    }
+    for (int i = 1; i < 3; i++) {
+        EXPECT_TRUE(std::ranges::equal(runs[0].flat(), runs[i].flat()))
+                << "run " << i;
+    }
+    CudaBackend fast;
+    EXPECT_LT(difference(run(fast, p, p.n), runs[0]), 1e-6);
+}
+
+TEST(CudaBackend, RowsMayBeOnTheDevice) {
+    SKIP_WITHOUT_DEVICE();
+    const Problem p = kLarge.make(4);
+    CudaBackend backend;
+    const SufficientStats from_host = run(backend, p, p.n);
+
+    const gpu::DeviceBuffer<float> x = on_device(p.x);
+    const gpu::DeviceBuffer<float> weights = on_device(p.weights);
+    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+    backend.accumulate(p.n, x.get(), weights.get());
+    EXPECT_LT(difference(backend.finish(), from_host), 1e-6);
+
+    backend.keep_rows(x.get(), p.x.size());
+    for (int i = 0; i < 2; i++) {
+        backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+        backend.accumulate(p.n, x.get(), weights.get());
+        EXPECT_LT(difference(backend.finish(), from_host), 1e-6);
+    }
+}
+
+TEST(CudaBackend, KeptRowsGiveTheSameStatistics) {
+    SKIP_WITHOUT_DEVICE();
+    Problem p = kLarge.make(5);
+    CudaBackend backend;
+    const SufficientStats copied = run(backend, p, p.n);
+    backend.keep_rows(p.x.data(), p.x.size());
+    for (int i = 0; i < 3; i++) {
+        EXPECT_LT(difference(run(backend, p, 30'000), copied), 1e-5);
+    }
+    // Other units: what was kept is of no use.
+    p.conditioning = Conditioning::identity(p.mixture.d);
+    const SufficientStats identity = run(backend, p, 30'000);
+    CudaBackend fresh;
+    EXPECT_LT(difference(identity, run(fresh, p, 30'000)), 1e-5);
+}
+
+TEST(CudaBackend, SmallLaunchesGiveTheSameStatistics) {
+    SKIP_WITHOUT_DEVICE();
+    const Problem p = kLarge.make(6);
+    CudaBackend backend;
+    CudaOptions options;
+    options.max_launch_rows = 1000;
+    CudaBackend small(options);
+    EXPECT_LT(difference(run(small, p, p.n), run(backend, p, p.n)), 1e-5);
+}
+
+/// More responsible components a row than a launch has room for.
+TEST(CudaBackend, StartsOverWhenPairsDoNotFit) {
+    SKIP_WITHOUT_DEVICE();
+    const Case c{"many_pairs", 6000, 80, 16, 0.5, 1.5};
+    CudaBackend backend;
+    conformance::expect_conforms(
+            backend,
+            c,
+            {.log_z = 0x1p-11, .statistics = 0x1p-10, .dropped = 0x1p-16});
+    EXPECT_EQ(backend.dense_rows(), 0);
+}
+
+TEST(CudaBackend, RowOutsideFp16TakesTheDenseWay) {
+    SKIP_WITHOUT_DEVICE();
+    Problem p = Case{"outlier", 1000, 50, 24}.make(7);
+    p.x[500 * 24 + 3] = 1e9f;
+    CudaBackend backend;
+    ReferenceBackend reference;
+    const SufficientStats actual = run(backend, p, p.n);
+    const SufficientStats expected = run(reference, p, p.n);
+    EXPECT_EQ(backend.dense_rows(), 1);
+    EXPECT_LT(difference(actual, expected), 1e-3);
+}
+
+TEST(CudaBackend, LikelihoodNeverFalls) {
+    SKIP_WITHOUT_DEVICE();
+    const Problem p = Case{"fit", 20'000, 50, 20, 3, 4}.make(8);
+    for (const CudaPrecision precision :
+         {CudaPrecision::fp16, CudaPrecision::fp32}) {
+        CudaBackend backend(with_precision(precision));
+        EMOptions options;
+        options.niter = 30;
+        MemoryRows rows(p.n, p.mixture.d, p.x.data());
+        const EMResult result = EMSolver(backend, options).fit(rows, 50);
+        const auto& stats = result.iterations;
+        for (size_t i = 1; i < stats.size(); i++) {
+            if (stats[i - 1].revived == 0) {
+                EXPECT_GT(
+                        stats[i].log_likelihood,
+                        stats[i - 1].log_likelihood - 1e-5)
+                        << "iteration " << i;
+            }
+        }
+    }
+}
+
+TEST(CudaBackend, ReachesTheLikelihoodOfFp64) {
+    SKIP_WITHOUT_DEVICE();
+    const Problem p = Case{"fit", 4000, 30, 16, 4, 4}.make(9);
+    EMOptions options;
+    options.niter = 20;
+    MemoryRows rows(p.n, p.mixture.d, p.x.data());
+    CudaBackend backend;
+    ReferenceBackend reference;
+    const EMResult a =
+            EMSolver(backend, options).fit(rows, p.mixture.k, &p.mixture);
+    const EMResult b =
+            EMSolver(reference, options).fit(rows, p.mixture.k, &p.mixture);
+    EXPECT_NEAR(
+            a.iterations.back().log_likelihood,
+            b.iterations.back().log_likelihood,
+            1e-3);
+}
+
+TEST(CudaBackend, NamesAMissingDevice) {
+    CudaOptions options;
+    options.device = 1000;
+    try {
+        CudaBackend backend(options);
+        FAIL() << "no exception";
+    } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find("CUDA"), std::string::npos);
+    }
+}
+
+} // namespace
