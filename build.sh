@@ -118,8 +118,7 @@ run_tests() {
     shift
     build "$preset"
     say "Test $preset"
-    UBSAN_OPTIONS=print_stacktrace=1 \
-        ctest --preset "$preset" --parallel "$(nproc)" "$@"
+    ctest --preset "$preset" --parallel "$(nproc)" "$@"
 }
 
 sources() {
