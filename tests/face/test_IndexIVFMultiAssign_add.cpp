@@ -230,6 +230,12 @@ TEST_P(AddTest, ARowInNoListLeavesTheDirectMapUsable) {
                     message_of([&] { index->reconstruct(id, row.data()); }),
                     "");
         }
+        if (type == faiss::DirectMap::Array) {
+            const idx_t id = 1; // gets a list now
+            index->update_vectors(1, &id, rows.data());
+            index->reconstruct(id, row.data());
+            EXPECT_EQ(index->ntotal, 6);
+        }
     }
 }
 

@@ -554,6 +554,14 @@ TEST_P(SearchTest, ExceptionsInsideParallelRegionsAreCatchable) {
                 }).find("selector"),
                 std::string::npos);
     }
+    for (int mode : {0, 1, 2}) {
+        index->parallel_mode = mode;
+        EXPECT_NE(
+                message_of([&] {
+                    range_search(*index, queries, 1e9f, &params);
+                }).find("selector"),
+                std::string::npos);
+    }
     index->parallel_mode = 0;
     BrokenLists broken(kLists, index->code_size);
     broken.codes =
