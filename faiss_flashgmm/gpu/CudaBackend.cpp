@@ -248,7 +248,7 @@ struct CudaBackend::Impl {
         k = mixture.k;
         d = mixture.d;
         const int64_t k_padded = HalfComponents::padded(k);
-        const int64_t d_padded = HalfTiles::padded(d);
+        const int64_t d_padded = HalfLayout::padded(d);
         means.reserve(k * d, "the means");
         precision.reserve(k, "the precisions");
         offset.reserve(k, "the offsets");
@@ -376,9 +376,12 @@ struct CudaBackend::Impl {
                     rows * kGroupsOfRow +
                             SparsePosterior::streams(rows) * kLeastGroups,
                     "the kept logits");
-            group_ranges.reserve(rows * 4, "the kept logits");
-            largest.reserve(rows, "the largest logits");
-            second.reserve(rows, "the largest logits");
+            group_ranges.reserve(
+                    rows * 4 * KeptLogits::kParts, "the kept logits");
+            largest.reserve(
+                    rows * KeptLogits::kParts, "the largest logits");
+            second.reserve(
+                    rows * KeptLogits::kParts, "the largest logits");
             seeds.reserve(rows, "the largest logits");
         }
     }
@@ -662,7 +665,7 @@ struct CudaBackend::Impl {
             return;
         }
         const int64_t padded = HalfRows::padded_rows(r.rows.n);
-        const int64_t d_padded = HalfTiles::padded(d);
+        const int64_t d_padded = HalfLayout::padded(d);
         r.half.reserve(padded * d_padded, "the fp16 rows");
         r.squared.reserve(padded, "the rows' norms");
         r.half_rows = {r.rows.n, d_padded, r.half.get(), r.squared.get()};

@@ -42,7 +42,7 @@ __device__ float round_chunk(const float (&v)[8], __half* out) {
 __global__ void __launch_bounds__(kThreads)
         condition_rows_kernel(FloatRows rows, HalfRows out, int64_t n_padded) {
     const int lane = threadIdx.x % kLanes;
-    const int64_t chunks = out.d_padded / HalfTiles::kChunk;
+    const int64_t chunks = out.d_padded / HalfLayout::kChunk;
     const bool vectors =
             rows.d % 4 == 0 && reinterpret_cast<uintptr_t>(rows.x) % 16 == 0;
     const int64_t step = int64_t(gridDim.x) * (kThreads / kLanes);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
          row += step) {
         float squared = 0;
         for (int64_t c = lane; c < chunks; c += kLanes) {
-            const int64_t first = c * HalfTiles::kChunk;
+            const int64_t first = c * HalfLayout::kChunk;
             float v[8] = {};
             if (row < rows.n && vectors && first + 8 <= rows.d) {
                 const float4* x = reinterpret_cast<const float4*>(
@@ -72,11 +72,7 @@ __global__ void __launch_bounds__(kThreads)
                     }
                 }
             }
-            squared += round_chunk(
-                    v,
-                    out.x +
-                            HalfTiles::chunk<HalfRows::kTile>(
-                                    row, c, out.d_padded));
+            squared += round_chunk(v, out.chunk(row, c));
         }
         squared = sum_over_lanes(squared);
         if (lane == 0) {
@@ -88,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
         condition_means_kernel(Components components, HalfComponents out) {
     const int lane = threadIdx.x % kLanes;
-    const int64_t chunks = out.d_padded / HalfTiles::kChunk;
+    const int64_t chunks = out.d_padded / HalfLayout::kChunk;
     const int64_t component =
             blockIdx.x * int64_t(kThreads / kLanes) + threadIdx.x / kLanes;
     const bool real = component < components.k;
@@ -96,16 +92,12 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t c = lane; c < chunks; c += kLanes) {
         float v[8] = {};
         for (int i = 0; i < 8; ++i) {
-            const int64_t j = c * HalfTiles::kChunk + i;
+            const int64_t j = c * HalfLayout::kChunk + i;
             if (real && j < components.d) {
                 v[i] = components.means[component * components.d + j];
             }
         }
-        squared += round_chunk(
-                v,
-                out.means +
-                        HalfTiles::chunk<HalfComponents::kTile>(
-                                component, c, out.d_padded));
+        squared += round_chunk(v, out.chunk(component, c));
     }
     squared = sum_over_lanes(squared);
     if (lane == 0) {

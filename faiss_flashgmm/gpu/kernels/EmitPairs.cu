@@ -30,32 +30,46 @@ __device__ uint32_t exclusive_sum(uint32_t v, uint32_t& total) {
     return sum - v;
 }
 
-/// The groups that the four threads of a row kept, dealt out evenly to the four
+/// The groups that the threads of a row kept, dealt out evenly to the four
 /// threads that work on it here.
 class GroupsOfRow {
    public:
-    __device__ GroupsOfRow(const LogitGroup* groups, uint2 own)
+    static constexpr int kLists = 4 * KeptLogits::kParts;
+
+    /// @param own      the lists t and 4 + t of thread t
+    __device__ GroupsOfRow(
+            const LogitGroup* groups,
+            const uint2 (&own)[KeptLogits::kParts])
             : groups_(groups) {
 #pragma unroll
-        for (int t = 0; t < 4; ++t) {
-            begin_[t] = __shfl_sync(0xFFFFFFFF, own.x, t, 4);
-            count_[t] = __shfl_sync(0xFFFFFFFF, own.y, t, 4);
+        for (int t = 0; t < kLists; ++t) {
+            begin_[t] = __shfl_sync(0xFFFFFFFF, own[t / 4].x, t % 4, 4);
+            count_[t] = __shfl_sync(0xFFFFFFFF, own[t / 4].y, t % 4, 4);
         }
     }
 
     /// More than can be if a thread had no room.
     __device__ uint64_t total() const {
-        return uint64_t(count_[0]) + count_[1] + count_[2] + count_[3];
+        uint64_t sum = 0;
+#pragma unroll
+        for (int t = 0; t < kLists; ++t) {
+            sum += count_[t];
+        }
+        return sum;
     }
     __device__ void clear() {
-        count_[0] = count_[1] = count_[2] = count_[3] = 0;
+#pragma unroll
+        for (int t = 0; t < kLists; ++t) {
+            count_[t] = 0;
+        }
     }
 
     /// Calls visit(logit, component) for all logits of this thread's groups.
     template <class Visit>
     __device__ void for_own(Visit&& visit) const {
+        const uint32_t total_here = uint32_t(total());
 #pragma unroll 1
-        for (uint32_t e = threadIdx.x % 4; e < uint32_t(total()); e += 4) {
+        for (uint32_t e = threadIdx.x % 4; e < total_here; e += 4) {
             const LogitGroup& group = groups_[find(e)];
             const float4 a = group.logits[0];
             const float4 b = group.logits[1];
@@ -73,7 +87,7 @@ class GroupsOfRow {
         uint32_t at = begin_[0] + e;
         uint32_t before = 0;
 #pragma unroll
-        for (int t = 1; t < 4; ++t) {
+        for (int t = 1; t < kLists; ++t) {
             before += count_[t - 1];
             at = e >= before ? begin_[t] + e - before : at;
         }
@@ -81,8 +95,8 @@ class GroupsOfRow {
     }
 
     const LogitGroup* groups_;
-    uint32_t begin_[4];
-    uint32_t count_[4];
+    uint32_t begin_[kLists];
+    uint32_t count_[kLists];
 };
 
 /// What a thread remembers of its pairs, so that it need not read the logits
@@ -102,11 +116,23 @@ __device__ void emit_rows(
     const int lane = threadIdx.x % 32;
     const int64_t i = first + lane / 4;
     const bool exists = i < p.n;
-    const uint2 range = exists ? p.kept.ranges[first * 4 + lane] : uint2{};
-    const float largest = exists ? p.kept.largest[i] : 0.0f;
+    constexpr int kParts = KeptLogits::kParts;
+    uint2 lists[kParts] = {};
+    float largest = -INFINITY;
+    float second = -INFINITY;
+    for (int part = 0; exists && part < kParts; ++part) {
+        lists[part] = p.kept.ranges[(i * kParts + part) * 4 + lane % 4];
+        const float l = p.kept.largest[i * kParts + part];
+        if (p.second_slack >= 0) {
+            second =
+                    fmaxf(fmaxf(second, p.kept.second[i * kParts + part]),
+                          fminf(largest, l));
+        }
+        largest = fmaxf(largest, l);
+    }
     const float weight = exists && p.weights != nullptr ? p.weights[i] : 1.0f;
     // A row that does not fit fp16 has only infinite logits.
-    GroupsOfRow groups(p.kept.groups, range);
+    GroupsOfRow groups(p.kept.groups, lists);
     const bool sparse = exists && largest > -INFINITY &&
             groups.total() <= EmitPairs::kMostGroups;
     if (!sparse) {
@@ -115,7 +141,7 @@ __device__ void emit_rows(
 
     float bar = largest + log2f(p.min_responsibility);
     if (p.second_slack >= 0) {
-        bar = fminf(bar, (exists ? p.kept.second[i] : 0) - p.second_slack);
+        bar = fminf(bar, second - p.second_slack);
     }
     float z = 0;
     float mass = 0; // the part of z that is kept
@@ -228,7 +254,7 @@ constexpr int kLanes = 8; // of a row that is seeded
 __global__ void __launch_bounds__(kThreads)
         seed_kernel(SeedRows p, int64_t n_padded) {
     const int lane = threadIdx.x % kLanes;
-    const int64_t chunks = p.rows.d_padded / HalfTiles::kChunk;
+    const int64_t chunks = p.rows.d_padded / HalfLayout::kChunk;
     const int64_t row = (blockIdx.x * int64_t(kThreads) + threadIdx.x) / kLanes;
     if (row >= n_padded) { // whole warps: n_padded is a multiple of 4
         return;
@@ -237,13 +263,9 @@ __global__ void __launch_bounds__(kThreads)
     const bool known = best < p.k;
     float product = 0;
     for (int64_t c = lane; known && c < chunks; c += kLanes) {
-        const uint4 x = *reinterpret_cast<const uint4*>(
-                p.rows.x +
-                HalfTiles::chunk<HalfRows::kTile>(row, c, p.rows.d_padded));
-        const uint4 m = *reinterpret_cast<const uint4*>(
-                p.components.means +
-                HalfTiles::chunk<HalfComponents::kTile>(
-                        best, c, p.rows.d_padded));
+        const uint4 x = *reinterpret_cast<const uint4*>(p.rows.chunk(row, c));
+        const uint4 m =
+                *reinterpret_cast<const uint4*>(p.components.chunk(best, c));
         const __half2* xh = reinterpret_cast<const __half2*>(&x);
         const __half2* mh = reinterpret_cast<const __half2*>(&m);
 #pragma unroll

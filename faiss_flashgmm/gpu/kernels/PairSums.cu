@@ -14,7 +14,7 @@ constexpr int kBlocks = 132 * 8; // any number works
 constexpr int kSlabChunks = 32;  // columns that one warp sums: 256
 
 __host__ __device__ int64_t chunks_of(int64_t d) {
-    return (d + HalfTiles::kChunk - 1) / HalfTiles::kChunk;
+    return (d + HalfLayout::kChunk - 1) / HalfLayout::kChunk;
 }
 __host__ __device__ int64_t slabs_of(int64_t d) {
     return (chunks_of(d) + kSlabChunks - 1) / kSlabChunks;
@@ -101,10 +101,7 @@ struct Chunk<true> {
     uint4 raw;
 
     __device__ void load(const PairSums& p, uint32_t row, int64_t c) {
-        raw = *reinterpret_cast<const uint4*>(
-                p.half_rows.x +
-                HalfTiles::chunk<HalfRows::kTile>(
-                        row, c, p.half_rows.d_padded));
+        raw = *reinterpret_cast<const uint4*>(p.half_rows.chunk(row, c));
     }
     __device__ void unpack(const PairSums&, int64_t, float (&x)[8]) const {
         const __half2* h = reinterpret_cast<const __half2*>(&raw);
@@ -125,14 +122,14 @@ struct Chunk<false> {
         const float* x = p.float_rows.x + row * p.components.d;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const int64_t j = c * HalfTiles::kChunk + i;
+            const int64_t j = c * HalfLayout::kChunk + i;
             raw[i] = j < p.components.d ? x[j] : 0.0f;
         }
     }
     __device__ void unpack(const PairSums& p, int64_t c, float (&x)[8]) const {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const int64_t j = c * HalfTiles::kChunk + i;
+            const int64_t j = c * HalfLayout::kChunk + i;
             x[i] = j < p.components.d ? (raw[i] - p.float_rows.shift[j]) *
                             p.float_rows.inverse_scale
                                       : 0.0f;
@@ -163,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
         float count = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const int64_t j = c * HalfTiles::kChunk + i;
+            const int64_t j = c * HalfLayout::kChunk + i;
             mean[i] = j < d ? p.components.means[int64_t(k) * d + j] : 0.0f;
         }
         for (uint32_t base = begin; base < end; base += 32) {
@@ -227,7 +224,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
         if (lane < kLanes) {
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
-                const int64_t j = c * HalfTiles::kChunk + i;
+                const int64_t j = c * HalfLayout::kChunk + i;
                 if (j < d) {
                     out[1 + slabs_of(d) + j] = sum[i];
                 }

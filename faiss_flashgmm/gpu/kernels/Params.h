@@ -34,37 +34,46 @@ struct FloatRows {
     }
 };
 
-/** Conditioned rows in fp16, as the matrix unit reads them.
+/** How conditioned fp16 rows lie in memory: as the matrix unit wants them.
  *
- * A tile of kRows rows is kBlock columns after kBlock columns; within such a
+ * Eight rows form a group. The group's columns come in blocks of kBlock; in a
  * block a row is 64 bytes, its 16-byte chunk c at c ^ (row / 2 % 4).
  */
-struct HalfTiles {
+struct HalfLayout {
     static constexpr int kBlock = 32; ///< columns of a block
     static constexpr int kChunk = 8;  ///< columns of a 16-byte chunk
+    static constexpr int kGroup = 8;  ///< rows of a group
 
-    /// Where chunk c (columns 8 c ...) of a row of a tile starts, in halves.
-    template <int kRows>
+    /// Where chunk c of a row starts, in halves, if a group's next block is
+    /// block_stride and the next group group_stride halves further on.
     static __host__ __device__ int64_t
-    chunk(int64_t row, int64_t c, int64_t d_padded) {
-        const int64_t tile = row / kRows;
-        const int64_t r = row % kRows;
-        return tile * kRows * d_padded + (c / 4) * (kRows * kBlock) +
-                r * kBlock + ((c % 4) ^ (r / 2 % 4)) * kChunk;
+    chunk(int64_t row, int64_t c, int64_t block_stride, int64_t group_stride) {
+        return row / kGroup * group_stride + c / 4 * block_stride +
+                row % kGroup * kBlock + ((c % 4) ^ (row / 2 % 4)) * kChunk;
     }
     static constexpr int64_t padded(int64_t d) {
         return (d + kBlock - 1) / kBlock * kBlock;
     }
 };
 
+/// A group's blocks follow each other: a row is within 16 * d_padded bytes.
 struct HalfRows {
     static constexpr int kTile = 64;
 
     int64_t n = 0;
-    int64_t d_padded = 0; ///< a multiple of HalfTiles::kBlock, zero-filled
+    int64_t d_padded = 0; ///< a multiple of HalfLayout::kBlock, zero-filled
     __half* x = nullptr;  ///< whole pairs of tiles: rows past n are zero
     /// |x|^2 of the rounded row, or infinity if it does not fit fp16.
     float* squared = nullptr;
+
+    __host__ __device__ __half* chunk(int64_t row, int64_t c) const {
+        return x +
+                HalfLayout::chunk(
+                        row,
+                        c,
+                        HalfLayout::kGroup * HalfLayout::kBlock,
+                        HalfLayout::kGroup * d_padded);
+    }
 
     /// The rows from a multiple of 2 * kTile on.
     HalfRows slice(int64_t begin, int64_t count) const {
@@ -88,6 +97,7 @@ struct Components {
 /// logit = y + precision * (2 x.mean - |x|^2), with y = offset - precision *
 /// |mean|^2 and everything of the rounded means.
 struct HalfComponents {
+    /// Means of a tile lie block after block, for the pipeline of pass 1.
     static constexpr int kTile = 256;
 
     int64_t tiles = 0;
@@ -95,6 +105,14 @@ struct HalfComponents {
     __half* means = nullptr;
     float2* constants = nullptr; ///< precision, y; size tiles * kTile
 
+    __host__ __device__ __half* chunk(int64_t component, int64_t c) const {
+        return means + component / kTile * kTile * d_padded +
+                HalfLayout::chunk(
+                        component % kTile,
+                        c,
+                        kTile * HalfLayout::kBlock,
+                        HalfLayout::kGroup * HalfLayout::kBlock);
+    }
     static constexpr int64_t padded(int64_t k) {
         return (k + kTile - 1) / kTile * kTile;
     }

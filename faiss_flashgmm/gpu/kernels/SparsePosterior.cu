@@ -10,34 +10,42 @@ namespace faiss_flashgmm::gpu {
 
 namespace {
 
-// A block works on 128 rows: two warpgroups of consumers with 64 rows each,
-// which take turns on the tensor cores, and one thread that keeps the copy
-// engine busy. All components stream past the rows in tiles of 256.
-constexpr int kConsumers = 2;
+// A block works on 128 rows, past which all components stream in tiles of 256.
+// Four warpgroups of consumers take 64 rows and 128 columns each: while some
+// look at logits, the others keep the tensor cores busy. One thread keeps the
+// copy engine busy.
+constexpr int kRowParts = 2;
+constexpr int kColumnParts = KeptLogits::kParts;
+constexpr int kConsumers = kRowParts * kColumnParts;
 constexpr int kGroupThreads = 128;
 constexpr int kThreads = (kConsumers + 1) * kGroupThreads;
-constexpr int kRows = kConsumers * HalfRows::kTile;
+constexpr int kRows = kRowParts * HalfRows::kTile;
 constexpr int kColumns = HalfComponents::kTile;
+constexpr int kOwnColumns = kColumns / kColumnParts;
+constexpr int kProducts = kOwnColumns / 2; // of a thread
 constexpr int kConsumerWarps = kConsumers * kGroupThreads / 32;
 
 // The columns of a component tile come in blocks of 32: 16 KiB a stage.
-constexpr int kStageHalves = kColumns * HalfTiles::kBlock;
+constexpr int kStageHalves = kColumns * HalfLayout::kBlock;
 constexpr int kMaxStages = 8;
+/// Bytes of a block of a group of rows, see HalfLayout.
+constexpr uint32_t kAtom =
+        HalfLayout::kGroup * HalfLayout::kBlock * sizeof(__half);
 constexpr int kConstantSlots = 4;
 constexpr int kMaxRowBuffers = 2;
 
-// Registers of a thread. The roles share what the block got at its launch, 168
-// for each thread: asking for more than that would wait forever.
+// Registers of a thread. The roles share what the block got at its launch:
+// asking for more than that would wait forever.
 constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-constexpr int kProducerRegisters = 40;
-constexpr int kConsumerRegisters = 232;
+constexpr int kProducerRegisters = 24;
+constexpr int kConsumerRegisters = 112;
 static_assert(
         kConsumers * kConsumerRegisters + kProducerRegisters <=
         (kConsumers + 1) * kLaunchRegisters);
 
-/// A tile's logits are tested by groups: 32 columns of a row, of which each of
-/// the row's four threads has 8.
-constexpr int kGroups = 8;
+/// Logits are tested by groups: 32 columns of a row, of which each of the
+/// row's four threads has 8.
+constexpr int kGroups = kOwnColumns / 32;
 
 struct Barriers {
     uint64_t stage_full[kMaxStages];
@@ -54,14 +62,13 @@ struct Layout {
     int stages;
     size_t bytes;
 
-    static constexpr size_t kAlignment = 1024;
     static constexpr size_t kLimit = 227 * 1024;
 
     static constexpr Layout of(int64_t d_padded) {
         const size_t rows = size_t(d_padded) * kRows * sizeof(__half);
         const size_t stage = kStageHalves * sizeof(__half);
-        const size_t fixed = kAlignment + sizeof(Barriers) +
-                kConstantSlots * kColumns * sizeof(float2);
+        const size_t fixed =
+                sizeof(Barriers) + kConstantSlots * kColumns * sizeof(float2);
         Layout layout{0, 0, 0};
         for (int buffers = kMaxRowBuffers; buffers > 0; --buffers) {
             if (fixed + buffers * rows + 4 * stage <= kLimit) {
@@ -124,7 +131,7 @@ __device__ void load_rows(
 }
 
 __device__ void produce(const Arguments& args, const Shared& shared) {
-    const int blocks = int(args.p.rows.d_padded / HalfTiles::kBlock);
+    const int blocks = int(args.p.rows.d_padded / HalfLayout::kBlock);
     const int64_t tiles = args.p.components.tiles;
     Barriers& barriers = *shared.barriers;
     Cursor rows;
@@ -219,13 +226,13 @@ __device__ void join_maxima(
 
 /** Turns products into logits and keeps those that may matter.
  *
- * @param c         products with the tile's means, see wgmma_64x256x16
+ * @param c         products with the tile's means, see wgmma_64x128x16
  * @param next      where each row's next group goes; moves on past `end`, but
  *                  nothing is written there
  */
 template <bool kSecond>
 __device__ void fold_tile(
-        float (&c)[128],
+        float (&c)[kProducts],
         const float4* constants,
         uint32_t first_component,
         RowState (&row)[2],
@@ -303,11 +310,15 @@ __device__ void consume(
     const int thread = threadIdx.x % kGroupThreads;
     const int lane = threadIdx.x % 32;
     const int64_t d_padded = p.rows.d_padded;
-    const int blocks = int(d_padded / HalfTiles::kBlock);
+    const int blocks = int(d_padded / HalfLayout::kBlock);
     Barriers& barriers = *shared.barriers;
     Cursor rows;
     Cursor stage;
     Cursor constants;
+    const uint32_t row_stride =
+            uint32_t(HalfLayout::kGroup * d_padded * sizeof(__half));
+    const int row_part = group % kRowParts;
+    const int column_part = group / kRowParts;
     // The thread's streams of groups, one for each of its two rows of a tile.
     uint32_t next[2];
     uint32_t end[2];
@@ -320,7 +331,7 @@ __device__ void consume(
         end[h] = next[h] + p.kept.groups_of_stream;
     }
     for (int64_t tile = blockIdx.x; tile < args.row_tiles; tile += gridDim.x) {
-        const int64_t first_row = tile * kRows + group * HalfRows::kTile +
+        const int64_t first_row = tile * kRows + row_part * HalfRows::kTile +
                 thread / 32 * 16 + lane / 4;
         RowState row[2];
         uint32_t begin[2];
@@ -335,29 +346,29 @@ __device__ void consume(
         ptx::barrier_wait(&barriers.rows_full[rows.slot], rows.parity);
         const uint32_t a_address = ptx::shared_address(
                 shared.rows +
-                (rows.slot * kConsumers + group) * HalfRows::kTile * d_padded);
+                (rows.slot * kRowParts + row_part) * HalfRows::kTile *
+                        d_padded);
 
         for (int64_t t = 0; t < p.components.tiles; ++t) {
-            float c[128];
+            float c[kProducts];
             int former = -1;
             for (int b = 0; b < blocks; ++b) {
                 ptx::barrier_wait(
                         &barriers.stage_full[stage.slot], stage.parity);
-                const uint32_t a = a_address +
-                        b * HalfRows::kTile * HalfTiles::kBlock *
-                                uint32_t(sizeof(__half));
+                const uint32_t a = a_address + b * kAtom;
                 const uint32_t m = ptx::shared_address(
-                        shared.stages + stage.slot * kStageHalves);
+                        shared.stages + stage.slot * kStageHalves +
+                        column_part * kOwnColumns * HalfLayout::kBlock);
                 ptx::wgmma_fence();
-                ptx::wgmma_64x256x16(
+                ptx::wgmma_64x128x16(
                         c,
-                        ptx::describe_operand(a),
-                        ptx::describe_operand(m),
+                        ptx::describe_operand(a, row_stride),
+                        ptx::describe_operand(m, kAtom),
                         b > 0);
-                ptx::wgmma_64x256x16(
+                ptx::wgmma_64x128x16(
                         c,
-                        ptx::describe_operand(a + 32),
-                        ptx::describe_operand(m + 32),
+                        ptx::describe_operand(a + 32, row_stride),
+                        ptx::describe_operand(m + 32, kAtom),
                         1);
                 ptx::wgmma_commit();
                 if (former >= 0) {
@@ -381,8 +392,9 @@ __device__ void consume(
             fold_tile<kSecond>(
                     c,
                     reinterpret_cast<const float4*>(
-                            shared.constants + constants.slot * kColumns),
-                    uint32_t(t * kColumns),
+                            shared.constants + constants.slot * kColumns +
+                            column_part * kOwnColumns),
+                    uint32_t(t * kColumns + column_part * kOwnColumns),
                     row,
                     args.bits_kept,
                     p.second_slack,
@@ -400,15 +412,16 @@ __device__ void consume(
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int64_t i = first_row + 8 * h;
-            p.kept.ranges[i * 4 + lane % 4] = {
+            p.kept.ranges[(i * kColumnParts + column_part) * 4 + lane % 4] = {
                     begin[h],
                     next[h] <= end[h] ? next[h] - begin[h]
                                       : KeptLogits::kOverflow};
             next[h] = min(next[h], end[h]);
             if (lane % 4 == 0) {
-                p.kept.largest[i] = row[h].largest;
+                p.kept.largest[i * kColumnParts + column_part] = row[h].largest;
                 if constexpr (kSecond) {
-                    p.kept.second[i] = row[h].second;
+                    p.kept.second[i * kColumnParts + column_part] =
+                            row[h].second;
                 }
             }
         }
@@ -418,18 +431,19 @@ __device__ void consume(
 template <bool kSecond>
 __global__ void __launch_bounds__(kThreads, 1)
         sparse_posterior_kernel(const __grid_constant__ Arguments args) {
-    extern __shared__ char raw[];
-    char* aligned = reinterpret_cast<char*>(
-            (reinterpret_cast<uintptr_t>(raw) + Layout::kAlignment - 1) /
-            Layout::kAlignment * Layout::kAlignment);
-    Shared shared;
-    shared.stages = reinterpret_cast<__half*>(aligned);
-    shared.rows = shared.stages + args.layout.stages * kStageHalves;
-    shared.constants = reinterpret_cast<float2*>(
-            shared.rows +
-            args.layout.row_buffers * kRows * args.p.rows.d_padded);
-    shared.barriers = reinterpret_cast<Barriers*>(
-            shared.constants + kConstantSlots * kColumns);
+    // Offsets from the array itself, so that the compiler sees shared memory.
+    extern __shared__ __align__(1024) char memory[];
+    const size_t rows_at = args.layout.stages * kStageHalves * sizeof(__half);
+    const size_t constants_at = rows_at +
+            args.layout.row_buffers * kRows * args.p.rows.d_padded *
+                    sizeof(__half);
+    const size_t barriers_at =
+            constants_at + kConstantSlots * kColumns * sizeof(float2);
+    const Shared shared{
+            reinterpret_cast<__half*>(memory + rows_at),
+            reinterpret_cast<__half*>(memory),
+            reinterpret_cast<float2*>(memory + constants_at),
+            reinterpret_cast<Barriers*>(memory + barriers_at)};
 
     if (threadIdx.x == 0) {
         Barriers& barriers = *shared.barriers;
@@ -487,7 +501,7 @@ bool SparsePosterior::supported(int64_t d) {
     FLASHGMM_CUDA(cudaGetDevice(&device));
     FLASHGMM_CUDA(cudaDeviceGetAttribute(
             &major, cudaDevAttrComputeCapabilityMajor, device));
-    return major == 9 && Layout::of(HalfTiles::padded(d)).stages > 0;
+    return major == 9 && Layout::of(HalfLayout::padded(d)).stages > 0;
 }
 
 void SparsePosterior::launch(cudaStream_t stream) const {

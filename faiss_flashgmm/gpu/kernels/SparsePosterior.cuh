@@ -26,9 +26,12 @@ struct KeptLogits {
     LogitGroup* groups = nullptr;
     uint32_t groups_of_stream = 0;
 
-    /// Four for each row: first group, and number of groups or kOverflow.
+    /// Components are shared out between so many warpgroups.
+    static constexpr int kParts = 2;
+
+    /// 4 * kParts for each row: first group, and number of groups or kOverflow.
     uint2* ranges = nullptr;
-    float* largest = nullptr; ///< of all logits of each row
+    float* largest = nullptr; ///< of the logits of each part, of each row
     float* second = nullptr;  ///< likewise, if SparsePosterior asks for it
 };
 
@@ -45,7 +48,7 @@ struct SparsePosterior {
     /// Keep what is at least this share of the largest,
     float min_responsibility = 0;
     /// and all that may sum to more than this share of Z,
-    float z_error = 1.0f / (1 << 14);
+    float z_error = 1.0f / (1 << 11);
     /// and, if not negative, the second largest with all that are within so
     /// many bits of it.
     float second_slack = -1;

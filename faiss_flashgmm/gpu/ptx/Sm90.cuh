@@ -119,14 +119,15 @@ __device__ __forceinline__ void registers_increase() {
 }
 
 /** Describes an operand in shared memory: rows of 64 bytes along the inner
- * dimension, in groups of 8 rows that are 512 bytes apart, with the 64-byte
- * swizzle (16-byte chunk c of row r lies at c ^ (r / 2 % 4)).
+ * dimension, in groups of 8 rows that are `stride` bytes apart, with the
+ * 64-byte swizzle (16-byte chunk c of row r lies at c ^ (r / 2 % 4)).
  */
-__device__ __forceinline__ uint64_t describe_operand(uint32_t address) {
+__device__ __forceinline__ uint64_t
+describe_operand(uint32_t address, uint32_t stride) {
     constexpr uint64_t kLeading = uint64_t(1) << 16; // unused when swizzled
-    constexpr uint64_t kStride = uint64_t(512 >> 4) << 32;
     constexpr uint64_t kSwizzle64 = uint64_t(2) << 62;
-    return ((address & 0x3FFFF) >> 4) | kLeading | kStride | kSwizzle64;
+    return ((address & 0x3FFFF) >> 4) | kLeading | uint64_t(stride >> 4) << 32 |
+            kSwizzle64;
 }
 
 /// Before the first product that touches a set of accumulators.
@@ -145,21 +146,22 @@ __device__ __forceinline__ void wgmma_wait() {
                  : "memory");
 }
 
-/** c = a b^T (+ c if accumulate) for 64 x 16 fp16 a and 256 x 16 fp16 b.
+/** c = a b^T (+ c if accumulate) for 64 x 16 fp16 a and 128 x 16 fp16 b.
  *
  * Thread t of the warpgroup holds, in c[4 j + 2 h + i], row
  * 16 (t / 32) + t % 32 / 4 + 8 h and column 8 j + 2 (t % 4) + i.
  */
-__device__ __forceinline__ void wgmma_64x256x16(
-        float (&c)[128],
+__device__ __forceinline__ void wgmma_64x128x16(
+        float (&c)[64],
         uint64_t a,
         uint64_t b,
         int accumulate) {
+    // clang-format off
     asm volatile(
             "{\n"
             ".reg .pred p;\n"
-            "setp.ne.b32 p, %130, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+            "setp.ne.b32 p, %66, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
             "%0, %1, %2, %3, %4, %5, %6, %7, "
             "%8, %9, %10, %11, %12, %13, %14, %15, "
             "%16, %17, %18, %19, %20, %21, %22, %23, "
@@ -167,16 +169,8 @@ __device__ __forceinline__ void wgmma_64x256x16(
             "%32, %33, %34, %35, %36, %37, %38, %39, "
             "%40, %41, %42, %43, %44, %45, %46, %47, "
             "%48, %49, %50, %51, %52, %53, %54, %55, "
-            "%56, %57, %58, %59, %60, %61, %62, %63, "
-            "%64, %65, %66, %67, %68, %69, %70, %71, "
-            "%72, %73, %74, %75, %76, %77, %78, %79, "
-            "%80, %81, %82, %83, %84, %85, %86, %87, "
-            "%88, %89, %90, %91, %92, %93, %94, %95, "
-            "%96, %97, %98, %99, %100, %101, %102, %103, "
-            "%104, %105, %106, %107, %108, %109, %110, %111, "
-            "%112, %113, %114, %115, %116, %117, %118, %119, "
-            "%120, %121, %122, %123, %124, %125, %126, %127"
-            "}, %128, %129, p, 1, 1, 0, 0;\n"
+            "%56, %57, %58, %59, %60, %61, %62, %63"
+            "}, %64, %65, p, 1, 1, 0, 0;\n"
             "}\n"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]),
               "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
@@ -193,24 +187,9 @@ __device__ __forceinline__ void wgmma_64x256x16(
               "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]),
               "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
               "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
-              "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]),
-              "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]),
-              "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]),
-              "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]),
-              "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]),
-              "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]),
-              "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]),
-              "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]),
-              "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]),
-              "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]),
-              "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]),
-              "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]),
-              "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]),
-              "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]),
-              "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119]),
-              "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]),
-              "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
+              "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
             : "l"(a), "l"(b), "r"(accumulate));
+    // clang-format on
 }
 
 } // namespace faiss_flashgmm::gpu::ptx
