@@ -14,10 +14,15 @@
 
 namespace faiss_flashgmm {
 
-/// What FlashGMMClustering has beyond faiss::ClusteringParameters.
+/** What FlashGMMClustering has beyond faiss::ClusteringParameters.
+ *
+ * The default model, one variance and equal weights, is the one that scans no
+ * more vectors than k-means on any data set measured (docs/benchmarks.md). The
+ * paper's is per_component and free: better on some data, worse on others.
+ */
 struct FlashGMMOptions {
-    VarianceModel variance = VarianceModel::per_component;
-    WeightModel weights = WeightModel::free;
+    VarianceModel variance = VarianceModel::tied;
+    WeightModel weights = WeightModel::uniform;
     Initialization init = Initialization::lloyd;
     int init_iterations = 10; ///< k-means iterations of Initialization::lloyd
 
