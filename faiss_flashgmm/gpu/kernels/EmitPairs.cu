@@ -17,6 +17,13 @@ __device__ float quad_sum(float v) {
     return v + __shfl_xor_sync(0xFFFFFFFF, v, 2);
 }
 
+__device__ double warp_sum(double v) {
+    for (int offset = 16; offset > 0; offset /= 2) {
+        v += __shfl_xor_sync(0xFFFFFFFF, v, offset);
+    }
+    return v;
+}
+
 /// Sum over the lanes before this one, and over all.
 __device__ uint32_t exclusive_sum(uint32_t v, uint32_t& total) {
     const int lane = threadIdx.x % 32;
@@ -223,8 +230,8 @@ __device__ void emit_rows(
     }
 }
 
-__global__ void __launch_bounds__(kThreads) emit_kernel(EmitPairs p) {
-    __shared__ RowSums all[kThreads / 4];
+__global__ void __launch_bounds__(kThreads, 9) emit_kernel(EmitPairs p) {
+    __shared__ RowSums all[kWarps];
     __shared__ Remembered remembered;
     RowSums sums;
     const int64_t step = int64_t(gridDim.x) * kWarps * kRowsOfWarp;
@@ -234,12 +241,16 @@ __global__ void __launch_bounds__(kThreads) emit_kernel(EmitPairs p) {
          first += step) {
         emit_rows(p, first, remembered, sums);
     }
-    if (threadIdx.x % 4 == 0) {
-        all[threadIdx.x / 4] = sums;
+    sums.weight = warp_sum(sums.weight);
+    sums.log2_z = warp_sum(sums.log2_z);
+    sums.objective = warp_sum(sums.objective);
+    sums.dropped = warp_sum(sums.dropped);
+    if (threadIdx.x % 32 == 0) {
+        all[threadIdx.x / 32] = sums;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        for (int t = 1; t < kThreads / 4; ++t) {
+        for (int t = 1; t < kWarps; ++t) {
             sums.weight += all[t].weight;
             sums.log2_z += all[t].log2_z;
             sums.objective += all[t].objective;

@@ -144,8 +144,11 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
     constexpr int kInFlight = kHalf ? 8 : 2;
     const int lane = threadIdx.x % 32;
     const int64_t d = p.components.d;
-    const int64_t c = blockIdx.y * kSlabChunks + lane % kLanes;
-    const bool active = c < chunks_of(d);
+    // Lanes past the columns do the last chunk again: a branch would keep the
+    // loads from running ahead.
+    const int64_t own_chunk = blockIdx.y * kSlabChunks + lane % kLanes;
+    const bool active = own_chunk < chunks_of(d);
+    const int64_t c = active ? own_chunk : chunks_of(d) - 1;
     const uint32_t segments = p.segment_offsets[p.components.k];
     const uint32_t warps = gridDim.x * (kThreads / 32);
     for (uint32_t s = (blockIdx.x * kThreads + threadIdx.x) / 32; s < segments;
@@ -182,12 +185,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
                     if (from > 31) {
                         values[t] = 0;
                     }
-                    if (active) {
-                        chunks[t].load(p, row, c);
-                    }
-                }
-                if (!active) {
-                    continue;
+                    chunks[t].load(p, row, c);
                 }
 #pragma unroll
                 for (int t = 0; t < kInFlight; ++t) {
@@ -203,6 +201,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
                 }
             }
         }
+        squared = active ? squared : 0.0f;
 #pragma unroll
         for (int offset = 16; offset > 0; offset /= 2) {
             squared += __shfl_xor_sync(0xFFFFFFFF, squared, offset);
@@ -221,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
             }
             out[1 + blockIdx.y] = squared;
         }
-        if (lane < kLanes) {
+        if (lane < kLanes && active) {
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 const int64_t j = c * HalfLayout::kChunk + i;

@@ -319,6 +319,11 @@ __device__ void consume(
             uint32_t(HalfLayout::kGroup * d_padded * sizeof(__half));
     const int row_part = group % kRowParts;
     const int column_part = group / kRowParts;
+    const uint64_t stages_operand = ptx::describe_operand(
+            ptx::shared_address(
+                    shared.stages +
+                    column_part * kOwnColumns * HalfLayout::kBlock),
+            kAtom);
     // The thread's streams of groups, one for each of its two rows of a tile.
     uint32_t next[2];
     uint32_t end[2];
@@ -344,10 +349,12 @@ __device__ void consume(
         }
 
         ptx::barrier_wait(&barriers.rows_full[rows.slot], rows.parity);
-        const uint32_t a_address = ptx::shared_address(
-                shared.rows +
-                (rows.slot * kRowParts + row_part) * HalfRows::kTile *
-                        d_padded);
+        const uint64_t rows_operand = ptx::describe_operand(
+                ptx::shared_address(
+                        shared.rows +
+                        (rows.slot * kRowParts + row_part) * HalfRows::kTile *
+                                d_padded),
+                row_stride);
 
         for (int64_t t = 0; t < p.components.tiles; ++t) {
             float c[kProducts];
@@ -355,21 +362,13 @@ __device__ void consume(
             for (int b = 0; b < blocks; ++b) {
                 ptx::barrier_wait(
                         &barriers.stage_full[stage.slot], stage.parity);
-                const uint32_t a = a_address + b * kAtom;
-                const uint32_t m = ptx::shared_address(
-                        shared.stages + stage.slot * kStageHalves +
-                        column_part * kOwnColumns * HalfLayout::kBlock);
+                // Descriptors count in units of 16 bytes.
+                const uint64_t x = rows_operand + b * (kAtom / 16);
+                const uint64_t m = stages_operand +
+                        stage.slot * (kStageHalves * sizeof(__half) / 16);
                 ptx::wgmma_fence();
-                ptx::wgmma_64x128x16(
-                        c,
-                        ptx::describe_operand(a, row_stride),
-                        ptx::describe_operand(m, kAtom),
-                        b > 0);
-                ptx::wgmma_64x128x16(
-                        c,
-                        ptx::describe_operand(a + 32, row_stride),
-                        ptx::describe_operand(m + 32, kAtom),
-                        1);
+                ptx::wgmma_64x128x16(c, x, m, b > 0);
+                ptx::wgmma_64x128x16(c, x + 2, m + 2, 1);
                 ptx::wgmma_commit();
                 if (former >= 0) {
                     ptx::wgmma_wait<1>();
