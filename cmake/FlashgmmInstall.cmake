@@ -5,8 +5,9 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/faiss_flashgmm)
 
+get_property(libraries GLOBAL PROPERTY FLASHGMM_LIBRARIES)
 install(
-    TARGETS faiss_flashgmm_core faiss_flashgmm
+    TARGETS ${libraries}
     EXPORT faiss_flashgmmTargets
     FILE_SET HEADERS)
 install(

@@ -22,6 +22,7 @@ function(flashgmm_add_library target)
             VERSION ${PROJECT_VERSION}
             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
     target_compile_features(${target} PUBLIC cxx_std_20)
+    set_property(GLOBAL APPEND PROPERTY FLASHGMM_LIBRARIES ${target})
     flashgmm_warnings(${target})
 endfunction()
 
