@@ -182,7 +182,7 @@ struct CudaBackend::Impl {
     DeviceBuffer<LogitGroup> groups;
     DeviceBuffer<uint2> group_ranges;
     DeviceBuffer<float> largest, second, seeds;
-    DeviceBuffer<uint32_t> offsets, segment_offsets, segment_component;
+    DeviceBuffer<uint32_t> offsets, segment_offsets, segment_bucket;
     DeviceBuffer<SortedPair> sorted;
     DeviceBuffer<float> partial, logits;
     PinnedBuffer<ChunkState> host_state;
@@ -315,7 +315,6 @@ struct CudaBackend::Impl {
         device_stats.reserve(size, "the statistics");
         FLASHGMM_CUDA(cudaMemsetAsync(
                 device_stats.get(), 0, size * sizeof(double), compute));
-        counts.reserve(k * kCountStride, "the pair counts");
         rows_seen = 0;
         dense_seen = 0;
         launch_rows = std::min( // recover from starting over
@@ -364,10 +363,12 @@ struct CudaBackend::Impl {
         range_begin.reserve(rows, "the rows' pairs");
         range_count.reserve(rows, "the rows' pairs");
         range_tail.reserve(rows, "the rows' pairs");
-        offsets.reserve(k + 1, "the components' pairs");
-        segment_offsets.reserve(k + 1, "the components' pairs");
-        const int64_t segments = PairSums::max_segments(capacity, k);
-        segment_component.reserve(segments, "the segments");
+        const int64_t buckets = std::max(k, Buckets::kMost);
+        counts.reserve(buckets * kCountStride, "the pair counts");
+        offsets.reserve(buckets + 1, "the buckets of pairs");
+        segment_offsets.reserve(buckets + 1, "the buckets of pairs");
+        const int64_t segments = PairSums::max_segments(capacity, buckets);
+        segment_bucket.reserve(segments, "the segments");
         partial.reserve(
                 segments * PairSums::partial_stride(d), "the segments' sums");
         logits.reserve(std::max(kDenseLogits, k), "the dense logits");
@@ -378,16 +379,16 @@ struct CudaBackend::Impl {
                     "the kept logits");
             group_ranges.reserve(
                     rows * 4 * KeptLogits::kParts, "the kept logits");
-            largest.reserve(
-                    rows * KeptLogits::kParts, "the largest logits");
-            second.reserve(
-                    rows * KeptLogits::kParts, "the largest logits");
+            largest.reserve(rows * KeptLogits::kParts, "the largest logits");
+            second.reserve(rows * KeptLogits::kParts, "the largest logits");
             seeds.reserve(rows, "the largest logits");
         }
     }
 
-    ChunkOutput output() const {
+    /// @param n    rows of the launch
+    ChunkOutput output(int64_t n) const {
         ChunkOutput out;
+        out.buckets = Buckets::of(n, k, HalfLayout::padded(d) * 2);
         out.pairs = {
                 uint32_t(std::min<int64_t>(capacity, 0xFFFFFFF0)), pairs.get()};
         out.counts = counts.get();
@@ -397,11 +398,13 @@ struct CudaBackend::Impl {
         return out;
     }
 
-    void clear_state() {
+    /// @param n    rows of the launch
+    void clear_state(int64_t n) {
         FLASHGMM_CUDA(
                 cudaMemsetAsync(state.get(), 0, sizeof(ChunkState), compute));
+        const int64_t size = int64_t(output(n).buckets.count) * kCountStride;
         FLASHGMM_CUDA(cudaMemsetAsync(
-                counts.get(), 0, k * kCountStride * sizeof(uint32_t), compute));
+                counts.get(), 0, size * sizeof(uint32_t), compute));
     }
 
     void copy_state() {
@@ -419,10 +422,10 @@ struct CudaBackend::Impl {
         sums.components = components;
         sums.half_rows = half;
         sums.float_rows = rows;
-        sums.chunk = output();
+        sums.chunk = output(rows.n);
         sums.offsets = offsets.get();
         sums.segment_offsets = segment_offsets.get();
-        sums.segment_component = segment_component.get();
+        sums.segment_bucket = segment_bucket.get();
         sums.sorted = sorted.get();
         sums.partial = partial.get();
         sums.stats = device_stats.get();
@@ -479,7 +482,7 @@ struct CudaBackend::Impl {
         emit.kept = pass.kept;
         emit.min_responsibility = pass.min_responsibility;
         emit.second_slack = pass.second_slack;
-        emit.out = output();
+        emit.out = output(rows.n);
         if (rows.n > kRoomyRows) {
             emit.out.dense_limit = uint32_t(rows.n / kDenseShare);
         }
@@ -495,7 +498,7 @@ struct CudaBackend::Impl {
         refine.rows = rows;
         refine.components = components;
         refine.ranges = row_ranges();
-        refine.out = output();
+        refine.out = output(rows.n);
         return refine;
     }
 
@@ -531,7 +534,7 @@ struct CudaBackend::Impl {
             const FloatRows& rows,
             const HalfRows& half,
             uint32_t* best) {
-        clear_state();
+        clear_state(rows.n);
         SparsePosterior pass = sparse_posterior(
                 half,
                 float(options.min_responsibility *
@@ -616,13 +619,13 @@ struct CudaBackend::Impl {
         profiler.time(&CudaTimes::dense, compute, [&] {
             for_dense_batches(
                     rows, list, count, [&](const DensePosterior& posterior) {
-                        clear_state();
+                        clear_state(rows.n);
                         DensePairs emit;
                         emit.posterior = posterior;
                         // All that is left out stays under the bound.
                         emit.min_responsibility =
                                 float(options.min_responsibility / k);
-                        emit.out = output();
+                        emit.out = output(rows.n);
                         emit.best = best;
                         emit.launch(compute);
                         PairSums sums = pair_sums(rows, HalfRows{});
@@ -876,7 +879,7 @@ struct CudaBackend::Impl {
             int64_t m,
             int64_t first,
             float user_offset) {
-        clear_state();
+        clear_state(rows.n);
         SparsePosterior pass = sparse_posterior(
                 half,
                 float(options.min_responsibility * std::exp2(-slack_bits)));

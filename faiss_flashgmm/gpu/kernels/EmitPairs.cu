@@ -106,19 +106,23 @@ class GroupsOfRow {
     uint32_t count_[kLists];
 };
 
-/// What a thread remembers of its pairs, so that it need not read the logits
-/// again.
-struct Remembered {
+struct Shared {
+    /// What a thread remembers of its pairs, so that it need not read the
+    /// logits again.
     static constexpr uint32_t kPairs = 4;
     uint32_t component[kPairs][kThreads];
     float term[kPairs][kThreads];
+
+    uint32_t warps[kWarps]; ///< pairs of each warp
+    uint32_t begin;         ///< where the block's pairs go
+    RowSums sums[kWarps];
 };
 
-/// Handles 8 rows; the warp is together.
+/// Handles 8 rows a warp; the block is together.
 __device__ void emit_rows(
         const EmitPairs& p,
         int64_t first,
-        Remembered& remembered,
+        Shared& shared,
         RowSums& sums) {
     const int lane = threadIdx.x % 32;
     const int64_t i = first + lane / 4;
@@ -159,9 +163,9 @@ __device__ void emit_rows(
         z += term;
         if (logit > bar) {
             mass += term;
-            if (pairs < Remembered::kPairs) {
-                remembered.component[pairs][threadIdx.x] = component;
-                remembered.term[pairs][threadIdx.x] = term;
+            if (pairs < Shared::kPairs) {
+                shared.component[pairs][threadIdx.x] = component;
+                shared.term[pairs][threadIdx.x] = term;
             }
             ++pairs;
         }
@@ -172,26 +176,36 @@ __device__ void emit_rows(
     best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 1));
     best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 2));
 
+    // One block-wide step of the counter that all blocks share.
     uint32_t total = 0;
-    const uint32_t before = exclusive_sum(pairs, total);
-    uint32_t begin = 0;
-    if (lane == 0 && total > 0) {
-        begin = atomicAdd(&p.out.state->pairs, total);
+    uint32_t before = exclusive_sum(pairs, total);
+    if (lane == 31) {
+        shared.warps[threadIdx.x / 32] = total;
     }
-    begin = __shfl_sync(0xFFFFFFFF, begin, 0);
+    __syncthreads();
+    total = 0;
+    for (int w = 0; w < kWarps; ++w) {
+        before += w < threadIdx.x / 32 ? shared.warps[w] : 0;
+        total += shared.warps[w];
+    }
+    if (threadIdx.x == 0) {
+        shared.begin = atomicAdd(&p.out.state->pairs, total);
+    }
+    __syncthreads();
+    const uint32_t begin = shared.begin;
     // The host starts over with fewer rows if the pairs do not fit.
     const bool fits = uint64_t(begin) + total <= p.out.pairs.capacity;
     const float scale = weight / mass;
     uint32_t to = begin + before;
     if (!fits) {
         // Nothing: the chunk does not count.
-    } else if (pairs <= Remembered::kPairs) {
+    } else if (pairs <= Shared::kPairs) {
         for (uint32_t e = 0; e < pairs; ++e) {
             p.out.add_pair(
                     to + e,
-                    remembered.component[e][threadIdx.x],
+                    shared.component[e][threadIdx.x],
                     uint32_t(i),
-                    scale * remembered.term[e][threadIdx.x]);
+                    scale * shared.term[e][threadIdx.x]);
         }
     } else {
         groups.for_own([&](float logit, uint32_t component) {
@@ -231,30 +245,27 @@ __device__ void emit_rows(
 }
 
 __global__ void __launch_bounds__(kThreads, 9) emit_kernel(EmitPairs p) {
-    __shared__ RowSums all[kWarps];
-    __shared__ Remembered remembered;
+    __shared__ Shared shared;
     RowSums sums;
-    const int64_t step = int64_t(gridDim.x) * kWarps * kRowsOfWarp;
-    for (int64_t first = (int64_t(blockIdx.x) * kWarps + threadIdx.x / 32) *
-                 kRowsOfWarp;
-         first < p.n;
-         first += step) {
-        emit_rows(p, first, remembered, sums);
+    constexpr int kRowsOfBlock = kWarps * kRowsOfWarp;
+    for (int64_t first = int64_t(blockIdx.x) * kRowsOfBlock; first < p.n;
+         first += int64_t(gridDim.x) * kRowsOfBlock) {
+        emit_rows(p, first + threadIdx.x / 32 * kRowsOfWarp, shared, sums);
     }
     sums.weight = warp_sum(sums.weight);
     sums.log2_z = warp_sum(sums.log2_z);
     sums.objective = warp_sum(sums.objective);
     sums.dropped = warp_sum(sums.dropped);
     if (threadIdx.x % 32 == 0) {
-        all[threadIdx.x / 32] = sums;
+        shared.sums[threadIdx.x / 32] = sums;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int t = 1; t < kWarps; ++t) {
-            sums.weight += all[t].weight;
-            sums.log2_z += all[t].log2_z;
-            sums.objective += all[t].objective;
-            sums.dropped += all[t].dropped;
+            sums.weight += shared.sums[t].weight;
+            sums.log2_z += shared.sums[t].log2_z;
+            sums.objective += shared.sums[t].objective;
+            sums.dropped += shared.sums[t].dropped;
         }
         p.out.row_sums[blockIdx.x] = sums;
     }

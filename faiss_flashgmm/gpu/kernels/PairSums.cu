@@ -54,41 +54,58 @@ __device__ uint2 exclusive_sums(uint2 v, uint2& total) {
 }
 
 __global__ void __launch_bounds__(kScanThreads) locate_kernel(PairSums p) {
+    constexpr int kOfThread = 8;
     const bool valid = p.chunk.valid(*p.chunk.state);
+    const uint32_t buckets = p.chunk.buckets.count;
     uint2 base = {0, 0};
-    for (int64_t first = 0; first < p.components.k; first += kScanThreads) {
-        const int64_t k = first + threadIdx.x;
-        const uint32_t pairs = valid && k < p.components.k
-                ? p.chunk.counts[k * kCountStride]
-                : 0;
-        const uint32_t segments =
-                (pairs + PairSums::kSegment - 1) / PairSums::kSegment;
+    for (uint32_t first = 0; first < buckets;
+         first += kScanThreads * kOfThread) {
+        const uint32_t own = first + threadIdx.x * kOfThread;
+        uint2 counts[kOfThread]; // pairs, segments
+        uint2 sum = {0, 0};
+#pragma unroll
+        for (int i = 0; i < kOfThread; ++i) {
+            const uint32_t pairs = valid && own + i < buckets
+                    ? p.chunk.counts[int64_t(own + i) * kCountStride]
+                    : 0;
+            counts[i] = {
+                    pairs,
+                    (pairs + PairSums::kSegment - 1) / PairSums::kSegment};
+            sum.x += counts[i].x;
+            sum.y += counts[i].y;
+        }
         uint2 total;
-        const uint2 before = exclusive_sums({pairs, segments}, total);
-        if (k < p.components.k) {
-            p.offsets[k] = base.x + before.x;
-            p.segment_offsets[k] = base.y + before.y;
-            for (uint32_t s = 0; s < segments; ++s) {
-                p.segment_component[base.y + before.y + s] = uint32_t(k);
+        uint2 before = exclusive_sums(sum, total);
+        before.x += base.x;
+        before.y += base.y;
+#pragma unroll
+        for (int i = 0; i < kOfThread; ++i) {
+            if (own + i < buckets) {
+                p.offsets[own + i] = before.x;
+                p.segment_offsets[own + i] = before.y;
+                for (uint32_t s = 0; s < counts[i].y; ++s) {
+                    p.segment_bucket[before.y + s] = own + i;
+                }
             }
+            before.x += counts[i].x;
+            before.y += counts[i].y;
         }
         base.x += total.x;
         base.y += total.y;
     }
     if (threadIdx.x == 0) {
-        p.offsets[p.components.k] = base.x;
-        p.segment_offsets[p.components.k] = base.y;
+        p.offsets[buckets] = base.x;
+        p.segment_offsets[buckets] = base.y;
     }
 }
 
 __global__ void __launch_bounds__(kThreads) scatter_kernel(PairSums p) {
-    const uint32_t pairs = p.offsets[p.components.k];
+    const uint32_t pairs = p.offsets[p.chunk.buckets.count];
     const uint32_t step = gridDim.x * kThreads;
     for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < pairs;
          i += step) {
         const Pair pair = p.chunk.pairs.data[i];
-        p.sorted[p.offsets[pair.component] + pair.rank] = {
-                pair.row, pair.value};
+        p.sorted[p.offsets[pair.bucket] + pair.rank] = {pair.row, pair.value};
     }
 }
 
@@ -149,14 +166,16 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
     const int64_t own_chunk = blockIdx.y * kSlabChunks + lane % kLanes;
     const bool active = own_chunk < chunks_of(d);
     const int64_t c = active ? own_chunk : chunks_of(d) - 1;
-    const uint32_t segments = p.segment_offsets[p.components.k];
+    const uint32_t segments = p.segment_offsets[p.chunk.buckets.count];
     const uint32_t warps = gridDim.x * (kThreads / 32);
     for (uint32_t s = (blockIdx.x * kThreads + threadIdx.x) / 32; s < segments;
          s += warps) {
-        const uint32_t k = p.segment_component[s];
-        const uint32_t begin =
-                p.offsets[k] + (s - p.segment_offsets[k]) * PairSums::kSegment;
-        const uint32_t end = min(begin + PairSums::kSegment, p.offsets[k + 1]);
+        const uint32_t bucket = p.segment_bucket[s];
+        const uint32_t k = bucket % p.chunk.buckets.k;
+        const uint32_t begin = p.offsets[bucket] +
+                (s - p.segment_offsets[bucket]) * PairSums::kSegment;
+        const uint32_t end =
+                min(begin + PairSums::kSegment, p.offsets[bucket + 1]);
         float mean[8];
         float sum[8] = {};
         float squared = 0;
@@ -261,7 +280,7 @@ __device__ void add_row_sums(const PairSums& p) {
     }
 }
 
-/// Block k adds the segments of component k; the last one, the row sums.
+/// Block k adds the segments of component k; one more block, the row sums.
 __global__ void add_segments_kernel(PairSums p) {
     if (!p.chunk.valid(*p.chunk.state)) {
         return;
@@ -274,29 +293,27 @@ __global__ void add_segments_kernel(PairSums p) {
     }
     const int64_t stride = stride_of(d);
     const int64_t slabs = slabs_of(d);
-    const uint32_t begin = p.segment_offsets[k];
-    const uint32_t end = p.segment_offsets[k + 1];
-    if (begin == end) {
-        return;
-    }
-    double count = 0;
-    for (uint32_t s = begin; s < end; ++s) {
-        count += p.partial[s * stride];
-    }
-    for (int64_t j = threadIdx.x; j < d; j += blockDim.x) {
+    // In fixed order: stretch by stretch, segment by segment.
+    const auto sum_column = [&](int64_t column) {
         double sum = 0;
-        for (uint32_t s = begin; s < end; ++s) {
-            sum += p.partial[s * stride + 1 + slabs + j];
+        for (uint32_t bucket = k; bucket < p.chunk.buckets.count;
+             bucket += p.chunk.buckets.k) {
+            const uint32_t end = p.segment_offsets[bucket + 1];
+            for (uint32_t s = p.segment_offsets[bucket]; s < end; ++s) {
+                sum += p.partial[s * stride + column];
+            }
         }
-        p.stats[p.components.k * 2 + k * d + j] +=
-                sum + count * p.components.means[k * d + j];
+        return sum;
+    };
+    const double count = sum_column(0);
+    for (int64_t j = threadIdx.x; j < d; j += blockDim.x) {
+        p.stats[p.components.k * 2 + k * d + j] += sum_column(1 + slabs + j) +
+                count * p.components.means[k * d + j];
     }
     if (threadIdx.x == 0) {
         double squared = 0;
-        for (uint32_t s = begin; s < end; ++s) {
-            for (int64_t slab = 0; slab < slabs; ++slab) {
-                squared += p.partial[s * stride + 1 + slab];
-            }
+        for (int64_t slab = 0; slab < slabs; ++slab) {
+            squared += sum_column(1 + slab);
         }
         p.stats[k] += count;
         p.stats[p.components.k + k] += squared;

@@ -120,9 +120,9 @@ struct HalfComponents {
 
 /// A responsibility that is not negligible.
 struct alignas(16) Pair {
-    uint32_t component;
+    uint32_t bucket; ///< see Buckets
     uint32_t row;
-    uint32_t rank; ///< among the component's pairs
+    uint32_t rank; ///< among the bucket's pairs
     /// Row weight times responsibility, which sum to 1 over a row's pairs.
     float value;
 };
@@ -130,6 +130,37 @@ struct alignas(16) Pair {
 struct Pairs {
     uint32_t capacity = 0;
     Pair* data = nullptr;
+};
+
+/** How pairs are sorted: by stretch of rows, then by component, so that the
+ * rows that pass 2 gathers at a time fit the L2.
+ */
+struct Buckets {
+    static constexpr int64_t kMost = 1 << 15; ///< unless k itself is larger
+
+    uint32_t k = 0;
+    uint32_t row_shift = 31; ///< log2 of the rows of a stretch
+    uint32_t count = 0;      ///< k times the stretches
+
+    static Buckets of(int64_t n, int64_t k, int64_t row_bytes) {
+        constexpr int64_t kStretchBytes = 32 << 20;
+        Buckets buckets;
+        buckets.k = uint32_t(k);
+        buckets.row_shift = 10;
+        const auto stretches = [&] {
+            return ((n - 1) >> buckets.row_shift) + 1;
+        };
+        while (stretches() > 1 &&
+               ((row_bytes << buckets.row_shift) < kStretchBytes ||
+                stretches() * k > kMost)) {
+            ++buckets.row_shift;
+        }
+        buckets.count = uint32_t(stretches() * k);
+        return buckets;
+    }
+    __device__ uint32_t bucket(uint32_t row, uint32_t component) const {
+        return (row >> row_shift) * k + component;
+    }
 };
 
 /// Sums over the rows of one chunk; each block of a kernel writes its own.
@@ -155,7 +186,8 @@ struct ChunkOutput {
     static constexpr int kMaxBlocks = 4096;
 
     Pairs pairs;
-    uint32_t* counts = nullptr; ///< pairs of a component, size k * kCountStride
+    Buckets buckets;
+    uint32_t* counts = nullptr; ///< size buckets.count * kCountStride, cleared
     uint32_t* dense_rows = nullptr; ///< size n
     ChunkState* state = nullptr;
     RowSums* row_sums = nullptr; ///< size kMaxBlocks
@@ -174,9 +206,10 @@ struct ChunkOutput {
             uint32_t component,
             uint32_t row,
             float value) const {
+        const uint32_t bucket = buckets.bucket(row, component);
         const uint32_t rank =
-                atomicAdd(&counts[int64_t(component) * kCountStride], 1u);
-        pairs.data[to] = {component, row, rank, value};
+                atomicAdd(&counts[int64_t(bucket) * kCountStride], 1u);
+        pairs.data[to] = {bucket, row, rank, value};
     }
 #endif
 };

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(RefinePairs p) {
         uint64_t best = 0;
         uint64_t second = 0;
         for (uint32_t e = 0; e < count; ++e) {
-            const uint32_t component = pairs[e].component;
+            const uint32_t component = pairs[e].bucket % p.out.buckets.k;
             const float l = logit(p, row, component);
             const uint64_t rank = rank_logit(l, component);
             second = max(second, min(best, rank));

@@ -18,7 +18,7 @@ __global__ void make_keys_kernel(
     const int64_t i = blockIdx.x * int64_t(kThreads) + threadIdx.x;
     if (i < count) {
         const Pair pair = pairs.data[i];
-        keys[i] = uint64_t(pair.component) << 32 | pair.row;
+        keys[i] = uint64_t(pair.bucket) << 32 | pair.row;
         values[i] = pair.value;
     }
 }

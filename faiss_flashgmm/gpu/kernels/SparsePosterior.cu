@@ -25,9 +25,12 @@ constexpr int kOwnColumns = kColumns / kColumnParts;
 constexpr int kProducts = kOwnColumns / 2; // of a thread
 constexpr int kConsumerWarps = kConsumers * kGroupThreads / 32;
 
-// The columns of a component tile come in blocks of 32: 16 KiB a stage.
-constexpr int kStageHalves = kColumns * HalfLayout::kBlock;
-constexpr int kMaxStages = 8;
+// The columns of a component tile come 64 at a time, two blocks of 32, of 16
+// KiB each.
+constexpr int kStageBlocks = 2;
+constexpr int kBlockHalves = kColumns * HalfLayout::kBlock;
+constexpr int kStageHalves = kStageBlocks * kBlockHalves;
+constexpr int kMaxStages = 4;
 /// Bytes of a block of a group of rows, see HalfLayout.
 constexpr uint32_t kAtom =
         HalfLayout::kGroup * HalfLayout::kBlock * sizeof(__half);
@@ -71,7 +74,7 @@ struct Layout {
                 sizeof(Barriers) + kConstantSlots * kColumns * sizeof(float2);
         Layout layout{0, 0, 0};
         for (int buffers = kMaxRowBuffers; buffers > 0; --buffers) {
-            if (fixed + buffers * rows + 4 * stage <= kLimit) {
+            if (fixed + buffers * rows + (buffers + 1) * stage <= kLimit) {
                 layout.row_buffers = buffers;
                 layout.stages = int(std::min<size_t>(
                         kMaxStages, (kLimit - fixed - buffers * rows) / stage));
@@ -140,7 +143,8 @@ __device__ void produce(const Arguments& args, const Shared& shared) {
     // The next rows are loaded ahead: as soon as the ring has gone round once
     // in this tile of rows, nobody needs the rows before it any more.
     const int64_t ahead = args.layout.row_buffers > 1
-            ? min(tiles, int64_t(args.layout.stages / blocks + 1))
+            ? min(tiles,
+                  int64_t(args.layout.stages * kStageBlocks / blocks + 1))
             : tiles;
     load_rows(args, shared, blockIdx.x, rows);
     for (int64_t tile = blockIdx.x; tile < args.row_tiles; tile += gridDim.x) {
@@ -164,19 +168,21 @@ __device__ void produce(const Arguments& args, const Shared& shared) {
                     &barriers.constants_full[constants.slot]);
             constants.advance(kConstantSlots);
 
-            for (int b = 0; b < blocks; ++b) {
+            for (int b = 0; b < blocks; b += kStageBlocks) {
+                const uint32_t halves =
+                        min(kStageBlocks, blocks - b) * kBlockHalves;
+                const uint32_t bytes = halves * sizeof(__half);
                 // Released by the consumers when the product is done.
                 ptx::barrier_wait(
                         &barriers.stage_empty[stage.slot], stage.parity ^ 1);
                 ptx::barrier_arrive_expect(
-                        &barriers.stage_full[stage.slot],
-                        kStageHalves * sizeof(__half));
+                        &barriers.stage_full[stage.slot], bytes);
                 ptx::bulk_copy(
                         shared.stages + stage.slot * kStageHalves,
                         means,
-                        kStageHalves * sizeof(__half),
+                        bytes,
                         &barriers.stage_full[stage.slot]);
-                means += kStageHalves;
+                means += halves;
                 stage.advance(args.layout.stages);
             }
         }
@@ -359,16 +365,22 @@ __device__ void consume(
         for (int64_t t = 0; t < p.components.tiles; ++t) {
             float c[kProducts];
             int former = -1;
-            for (int b = 0; b < blocks; ++b) {
+            for (int b = 0; b < blocks; b += kStageBlocks) {
                 ptx::barrier_wait(
                         &barriers.stage_full[stage.slot], stage.parity);
                 // Descriptors count in units of 16 bytes.
                 const uint64_t x = rows_operand + b * (kAtom / 16);
                 const uint64_t m = stages_operand +
                         stage.slot * (kStageHalves * sizeof(__half) / 16);
+                constexpr uint32_t kNextX = kAtom / 16;
+                constexpr uint32_t kNextM = kBlockHalves * sizeof(__half) / 16;
                 ptx::wgmma_fence();
                 ptx::wgmma_64x128x16(c, x, m, b > 0);
                 ptx::wgmma_64x128x16(c, x + 2, m + 2, 1);
+                if (b + 1 < blocks) {
+                    ptx::wgmma_64x128x16(c, x + kNextX, m + kNextM, 1);
+                    ptx::wgmma_64x128x16(c, x + kNextX + 2, m + kNextM + 2, 1);
+                }
                 ptx::wgmma_commit();
                 if (former >= 0) {
                     ptx::wgmma_wait<1>();
