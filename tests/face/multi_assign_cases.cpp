@@ -111,6 +111,8 @@ MultiIndex make_untrained(const Case& c, int d, int nlist) {
     index->cp.niter = 5;
     index->cp.min_points_per_centroid = 1;
     index.multi->assigner.policy = c.policy;
+    index.multi->gmm.variance = VarianceModel::per_component;
+    index.multi->gmm.weights = WeightModel::free;
     return index;
 }
 

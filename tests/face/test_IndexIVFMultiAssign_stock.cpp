@@ -182,12 +182,12 @@ TEST(MultiAssignStock, FactoryStringsAreTakenOverThroughWrappers) {
         SCOPED_TRACE(key);
         std::unique_ptr<faiss::Index> any(faiss::index_factory(kDim, key));
         FlashGMMOptions gmm;
-        gmm.variance = VarianceModel::tied;
+        gmm.variance = VarianceModel::per_component;
         MultiAssign assigner;
         assigner.policy = AssignPolicy::nearest;
         IVFMultiAssign* multi = make_multi_assign(any, assigner, gmm);
         EXPECT_EQ(multi->assigner.policy, AssignPolicy::nearest);
-        EXPECT_EQ(multi->gmm.variance, VarianceModel::tied);
+        EXPECT_EQ(multi->gmm.variance, VarianceModel::per_component);
         if (auto* pretransform =
                     dynamic_cast<faiss::IndexPreTransform*>(any.get())) {
             auto* opq = dynamic_cast<faiss::OPQMatrix*>(
