@@ -223,6 +223,7 @@ void FlashGMMClustering::train(RowSource& rows, faiss::Index& index) {
     index.reset();
     if (update_index || !index.is_trained) {
         index.train(idx_t(k), result.mixture.means.data());
+        index.reset(); // some indexes store what they are trained on
     }
     index.add(idx_t(k), result.mixture.means.data());
 

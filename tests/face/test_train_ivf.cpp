@@ -102,6 +102,17 @@ TEST_P(TrainIvf, AQuantizerTrainsItself) {
     index_.reset();
 }
 
+TEST_P(TrainIvf, FillsAQuantizerThatCouldTrainItself) {
+    IndexFlatGMM quantizer(kD, kLists);
+    delete ivf_->quantizer;
+    ivf_->quantizer = &quantizer;
+    ivf_->own_fields = false;
+    const FlashGMMClustering clustering = train_ivf(*ivf_, kN, x_.data());
+    EXPECT_EQ(quantizer.ntotal, kLists);
+    EXPECT_EQ(centroids(), clustering.centroids);
+    index_.reset();
+}
+
 TEST_P(TrainIvf, TrainsAgainWhileEmpty) {
     train_ivf(*ivf_, kN, x_.data());
     const std::vector<float> first = centroids();
