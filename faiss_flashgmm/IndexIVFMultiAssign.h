@@ -1,80 +1,17 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <vector>
+#include <cstdint>
 
 #include <faiss/IndexIVF.h>
 #include <faiss/IndexIVFFlat.h>
 #include <faiss/IndexIVFPQ.h>
 
-#include <faiss_flashgmm/FlashGMMClustering.h>
-#include <faiss_flashgmm/MultiAssign.h>
+#include <faiss_flashgmm/IVFMultiAssign.h>
 #include <faiss_flashgmm/compat.h>
+#include <faiss_flashgmm/make_multi_assign.h>
 
 namespace faiss_flashgmm {
-
-/// How vectors spread over the inverted lists.
-struct ListStatistics {
-    std::vector<size_t> entries;   ///< per list: what a probe of it scans
-    std::vector<size_t> exclusive; ///< of these: ids in no other list
-    double imbalance = 0;          ///< nlist sum e^2 / (sum e)^2; 1 is balanced
-    double exclusive_imbalance = 0; ///< the same of `exclusive`
-};
-
-/** What every IndexIVFMultiAssign has beside its FAISS base class: an index
- * can be cast to it (dynamic_cast) whatever its codec.
- */
-struct IVFMultiAssign {
-    MultiAssign assigner; ///< where vectors are stored; applies to later adds
-    FlashGMMOptions gmm;  ///< how train() fits the mixture
-
-    /// The iterations of the last fit by train(), of all redos, in order.
-    std::vector<IterationStats> em_stats;
-
-    /// The mixture whose components are the lists; k = 0: none yet.
-    const Mixture& mixture() const {
-        return mixture_;
-    }
-
-    /** Gives the index a mixture instead of having train() fit one.
-     *
-     * @param mixture   k = nlist, d as the index, and means equal, bit for
-     *                  bit, to the centroids that the quantizer holds
-     */
-    virtual void set_mixture(const Mixture& mixture) = 0;
-
-    /** The lists that add() would store rows in.
-     *
-     * @param lists     output, size n * assigner.max_lists(), the primary list
-     *                  first; -1: none
-     */
-    virtual void assign_lists(idx_t n, const float* x, idx_t* lists) const = 0;
-
-    /// Stored entries: ntotal and the second copies.
-    virtual size_t nentries() const = 0;
-
-    /// Stored entries a vector, 1 to 2; 1 when empty.
-    double entries_per_vector() const;
-
-    /// Reads all ids: O(nentries() log nentries()).
-    virtual ListStatistics list_statistics() const = 0;
-
-    /** Takes stock of the inverted lists again, after code that knows nothing
-     * of copies has changed them (replace_invlists, faiss::ivflib).
-     *
-     * Throws faiss::FaissException if an id is stored more than 8 times.
-     */
-    virtual void recount() = 0;
-
-    virtual ~IVFMultiAssign() = default;
-
-   protected:
-    Mixture mixture_;
-    size_t n_copies_ = 0; ///< entries beyond one a vector
-    int max_copies_ = 1;  ///< the most entries of one id
-    idx_t max_id_ = -1;   ///< the largest id ever added
-};
 
 /** An IVF index that stores a vector in one or two inverted lists, as
  * `assigner` says, and returns each vector once.
@@ -243,25 +180,7 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
             idx_t a2) const override;
 
    private:
-    void check_complete() const;
-    void check_usable() const;
     void check_can_add(idx_t n, const float* x, const idx_t* xids) const;
-    void check_can_search(idx_t n) const;
-    void check_preassigned(
-            idx_t n,
-            const idx_t* keys,
-            bool store_pairs,
-            const faiss::IVFSearchParameters* params) const;
-    void check_range_search(idx_t n, const faiss::RangeSearchResult* result)
-            const;
-    idx_t first_foreign_mean(const Mixture& mixture) const;
-    void fit_around_centroids(
-            FlashGMMClustering& clustering,
-            idx_t n,
-            const float* x) const;
-    std::vector<idx_t> next_ids(idx_t n) const;
-    std::vector<idx_t> stored_ids() const;
-    idx_t id_of_pair(idx_t pair) const;
     void make_unique(faiss::RangeSearchResult& result, bool store_pairs) const;
     void store(
             idx_t n,
@@ -269,14 +188,7 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
             const idx_t* xids,
             const idx_t* primary,
             void* inverted_list_context);
-    void store_block(
-            idx_t n,
-            const float* x,
-            const idx_t* ids,
-            const idx_t* primary,
-            const idx_t* extra,
-            void* inverted_list_context);
-    size_t remove_entries(const faiss::IDSelector& sel);
+    size_t remove(const faiss::IDSelector& sel);
 };
 
 using IndexIVFFlatMultiAssign = IndexIVFMultiAssign<faiss::IndexIVFFlat>;
@@ -284,19 +196,5 @@ using IndexIVFPQMultiAssign = IndexIVFMultiAssign<faiss::IndexIVFPQ>;
 
 extern template struct IndexIVFMultiAssign<faiss::IndexIVFFlat>;
 extern template struct IndexIVFMultiAssign<faiss::IndexIVFPQ>;
-
-/** Replaces the IndexIVFFlat or IndexIVFPQ in `index` by its multi-assign
- * type, so that strings of faiss::index_factory serve to make one.
- *
- * Looks through IndexPreTransform and IndexIDMap(2), which must own what they
- * wrap. Throws faiss::FaissException, leaving `index` as it was, if there is
- * no such index inside.
- *
- * @return the multi-assign part, owned by `index`
- */
-IVFMultiAssign* make_multi_assign(
-        std::unique_ptr<faiss::Index>& index,
-        const MultiAssign& assigner = {},
-        const FlashGMMOptions& gmm = {});
 
 } // namespace faiss_flashgmm

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <faiss_flashgmm/FlashGMMClustering.h>
+#include <faiss_flashgmm/MultiAssign.h>
+#include <faiss_flashgmm/compat.h>
+
+namespace faiss_flashgmm {
+
+/// How vectors spread over the inverted lists.
+struct ListStatistics {
+    std::vector<size_t> entries;   ///< per list: what a probe of it scans
+    std::vector<size_t> exclusive; ///< of these: ids in no other list
+    double imbalance = 0;          ///< nlist sum e^2 / (sum e)^2; 1 is balanced
+    double exclusive_imbalance = 0; ///< the same of `exclusive`
+};
+
+/** What every IndexIVFMultiAssign has beside its FAISS base class: an index
+ * can be cast to it (dynamic_cast) whatever its codec.
+ */
+struct IVFMultiAssign {
+    MultiAssign assigner; ///< where vectors are stored; applies to later adds
+    FlashGMMOptions gmm;  ///< how train() fits the mixture
+
+    /// The iterations of the last fit by train(), of all redos, in order.
+    std::vector<IterationStats> em_stats;
+
+    /// The mixture whose components are the lists; k = 0: none yet.
+    const Mixture& mixture() const {
+        return mixture_;
+    }
+
+    /** Gives the index a mixture instead of having train() fit one.
+     *
+     * @param mixture   k = nlist, d as the index, and means equal, bit for
+     *                  bit, to the centroids that the quantizer holds
+     */
+    virtual void set_mixture(const Mixture& mixture) = 0;
+
+    /** The lists that add() would store rows in.
+     *
+     * @param lists     output, size n * assigner.max_lists(), the primary list
+     *                  first; -1: none
+     */
+    virtual void assign_lists(idx_t n, const float* x, idx_t* lists) const = 0;
+
+    /// Stored entries: ntotal and the second copies.
+    virtual size_t nentries() const = 0;
+
+    /// Stored entries a vector, 1 to 2; 1 when empty.
+    double entries_per_vector() const;
+
+    /// Reads all ids: O(nentries() log nentries()).
+    virtual ListStatistics list_statistics() const = 0;
+
+    /** Takes stock of the inverted lists again, after code that knows nothing
+     * of copies has changed them (replace_invlists, faiss::ivflib).
+     *
+     * Throws faiss::FaissException if an id is stored more than 8 times.
+     */
+    virtual void recount() = 0;
+
+    virtual ~IVFMultiAssign() = default;
+
+   protected:
+    /// assign_lists() of rows whose primary lists are given, size n.
+    void complete_lists(
+            const faiss::Index& quantizer,
+            idx_t n,
+            const float* x,
+            const idx_t* primary,
+            idx_t* lists) const;
+
+    Mixture mixture_;
+    size_t n_copies_ = 0; ///< entries beyond one a vector
+    int max_copies_ = 1;  ///< the most entries of one id
+    idx_t max_id_ = -1;   ///< the largest id ever added
+};
+
+} // namespace faiss_flashgmm
