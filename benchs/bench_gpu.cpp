@@ -2,6 +2,7 @@
 //
 //     bench_gpu --n 1000000 --d 128 --k 1024 --json results.jsonl
 //     bench_gpu --data sift.u8bin --k 1024       rows of a file, repeated to n
+//     bench_gpu --fit 25                         a fit, from pageable memory
 
 #include <cuda_runtime_api.h>
 #include <omp.h>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include <faiss_flashgmm/cpu/ReferenceBackend.h>
+#include <faiss_flashgmm/em/EMSolver.h>
 #include <faiss_flashgmm/em/MStep.h>
 #include <faiss_flashgmm/em/RowSource.h>
 #include <faiss_flashgmm/gpu/CudaBackend.h>
@@ -44,6 +46,7 @@ struct Options {
     double min_responsibility = CudaOptions().min_responsibility;
     int check_rows = 2000;
     bool deterministic = false;
+    int fit = 0; ///< time a whole fit of so many iterations instead
 };
 
 Options parse(int argc, char** argv) {
@@ -73,6 +76,8 @@ Options parse(int argc, char** argv) {
             o.min_responsibility = std::atof(value);
         } else if (name == "--check-rows") {
             o.check_rows = std::atoi(value);
+        } else if (name == "--fit") {
+            o.fit = std::atoi(value);
         } else if (name == "--deterministic") {
             o.deterministic = std::atoi(value) != 0;
         } else {
@@ -256,11 +261,59 @@ Errors compare(
     return e;
 }
 
+/// From rows in pageable memory to the mixture: checks, first means, copies.
+void time_fit(const Options& o, const std::vector<float>& x) {
+    CudaOptions cuda;
+    cuda.precision = precision_of(o.precision);
+    CudaBackend backend(cuda);
+    EMOptions em;
+    em.niter = o.fit;
+    em.init = Initialization::random_rows;
+    Timer timer;
+    backend.keep_rows(x.data(), int64_t(x.size()));
+    MemoryRows rows(o.n, o.d, x.data());
+    double check_seconds = 0;
+    em.progress = [&](const Progress& progress) {
+        if (progress.stage == Progress::Stage::check_rows) {
+            check_seconds = timer.seconds();
+        }
+    };
+    const EMResult result = EMSolver(backend, em).fit(rows, o.k);
+    const double seconds = timer.seconds();
+    double e_step = 0;
+    double iterations = 0;
+    for (const IterationStats& s : result.iterations) {
+        e_step += s.seconds_e_step;
+        iterations += s.seconds;
+    }
+    const std::string line = JsonObject()
+                                     .add("bench", "bench_gpu_fit")
+                                     .add("n", o.n)
+                                     .add("d", o.d)
+                                     .add("k", o.k)
+                                     .add("iterations", o.fit)
+                                     .add("seconds", seconds)
+                                     .add("seconds_check_rows", check_seconds)
+                                     .add("seconds_iterations", iterations)
+                                     .add("seconds_e_steps", e_step)
+                                     .add("seconds_first_iteration",
+                                          result.iterations[0].seconds)
+                                     .str();
+    std::printf("%s\n", line.c_str());
+    if (!o.json.empty()) {
+        std::ofstream(o.json, std::ios::app) << line << '\n';
+    }
+}
+
 void run(Options o) {
     cudaDeviceProp device{};
     FLASHGMM_CUDA(cudaGetDeviceProperties(&device, 0));
     const std::vector<float> x =
             o.data.empty() ? clustered_rows(o) : rows_of_file(o);
+    if (o.fit > 0) {
+        time_fit(o, x);
+        return;
+    }
     const Conditioning conditioning = conditioning_of(o, x);
     Mixture mixture = first_mixture(o, x, conditioning);
 

@@ -152,6 +152,7 @@ struct CudaBackend::Impl {
     int64_t dense_seen = 0;
     int64_t launch_rows;
     SufficientStats stats;
+    PinnedScope pinned_stats;
     Profiler profiler;
 
     Stream compute;
@@ -170,7 +171,7 @@ struct CudaBackend::Impl {
 
     // The statistics.
     DeviceBuffer<double> device_stats;
-    PinnedBuffer<double> host_stats;
+    PinnedBuffer<double> host_scalars;
 
     // One launch.
     DeviceBuffer<Pair> pairs;
@@ -825,22 +826,27 @@ struct CudaBackend::Impl {
     // --- results ---
 
     void collect() {
-        const int64_t size = stats_size();
-        host_stats.reserve(size, "the statistics");
-        FLASHGMM_CUDA(cudaMemcpyAsync(
-                host_stats.get(),
-                device_stats.get(),
-                size * sizeof(double),
-                cudaMemcpyDeviceToHost,
-                compute));
+        if (stats.k() != k || stats.d() != d) {
+            pinned_stats.reset();
+            stats = SufficientStats(k, d);
+            pinned_stats.pin(stats.flat().data(), stats.flat().size_bytes());
+        }
+        // counts, squared and sums lie here as they do there.
+        const int64_t vectors = k * (d + 2);
+        host_scalars.reserve(kRowScalars + 1, "the statistics");
+        const auto copy = [&](double* to, const double* from, int64_t size) {
+            FLASHGMM_CUDA(cudaMemcpyAsync(
+                    to,
+                    from,
+                    size * sizeof(double),
+                    cudaMemcpyDeviceToHost,
+                    compute));
+        };
+        copy(stats.flat().data(), device_stats.get(), vectors);
+        copy(host_scalars.get(), device_stats.get() + vectors, kRowScalars + 1);
         compute.synchronize();
         profiler.collect();
-        if (stats.k() != k || stats.d() != d) {
-            stats = SufficientStats(k, d);
-        }
-        const int64_t vectors = k * (d + 2);
-        std::copy_n(host_stats.get(), vectors, stats.flat().begin());
-        const double* sums = host_stats.get() + vectors;
+        const double* sums = host_scalars.get();
         using Stats = SufficientStats;
         stats.scalar(Stats::kWeight) = sums[0];
         stats.scalar(Stats::kLogLikelihood) =

@@ -53,49 +53,47 @@ __device__ uint2 exclusive_sums(uint2 v, uint2& total) {
     return {before.x + sum.x - v.x, before.y + sum.y - v.y};
 }
 
+__device__ uint32_t segments_of(uint32_t pairs) {
+    return (pairs + PairSums::kSegment - 1) / PairSums::kSegment;
+}
+
+/// Each block locates kScanThreads buckets, after counting those before them.
 __global__ void __launch_bounds__(kScanThreads) locate_kernel(PairSums p) {
-    constexpr int kOfThread = 8;
     const bool valid = p.chunk.valid(*p.chunk.state);
     const uint32_t buckets = p.chunk.buckets.count;
-    uint2 base = {0, 0};
-    for (uint32_t first = 0; first < buckets;
-         first += kScanThreads * kOfThread) {
-        const uint32_t own = first + threadIdx.x * kOfThread;
-        uint2 counts[kOfThread]; // pairs, segments
-        uint2 sum = {0, 0};
-#pragma unroll
-        for (int i = 0; i < kOfThread; ++i) {
-            const uint32_t pairs = valid && own + i < buckets
-                    ? p.chunk.counts[int64_t(own + i) * kCountStride]
-                    : 0;
-            counts[i] = {
-                    pairs,
-                    (pairs + PairSums::kSegment - 1) / PairSums::kSegment};
-            sum.x += counts[i].x;
-            sum.y += counts[i].y;
-        }
-        uint2 total;
-        uint2 before = exclusive_sums(sum, total);
-        before.x += base.x;
-        before.y += base.y;
-#pragma unroll
-        for (int i = 0; i < kOfThread; ++i) {
-            if (own + i < buckets) {
-                p.offsets[own + i] = before.x;
-                p.segment_offsets[own + i] = before.y;
-                for (uint32_t s = 0; s < counts[i].y; ++s) {
-                    p.segment_bucket[before.y + s] = own + i;
-                }
-            }
-            before.x += counts[i].x;
-            before.y += counts[i].y;
-        }
-        base.x += total.x;
-        base.y += total.y;
+    const auto pairs_of = [&](uint32_t bucket) {
+        return valid && bucket < buckets
+                ? p.chunk.counts[int64_t(bucket) * kCountStride]
+                : 0;
+    };
+    const uint32_t first = blockIdx.x * kScanThreads;
+    uint2 earlier = {0, 0}; // pairs, segments
+#pragma unroll 4
+    for (uint32_t bucket = threadIdx.x; bucket < first;
+         bucket += kScanThreads) {
+        const uint32_t pairs = pairs_of(bucket);
+        earlier.x += pairs;
+        earlier.y += segments_of(pairs);
     }
-    if (threadIdx.x == 0) {
-        p.offsets[buckets] = base.x;
-        p.segment_offsets[buckets] = base.y;
+    uint2 base;
+    exclusive_sums(earlier, base);
+
+    const uint32_t own = first + threadIdx.x;
+    const uint32_t pairs = pairs_of(own);
+    const uint32_t segments = segments_of(pairs);
+    uint2 total;
+    const uint2 before = exclusive_sums({pairs, segments}, total);
+    const uint2 at = {base.x + before.x, base.y + before.y};
+    if (own < buckets) {
+        p.offsets[own] = at.x;
+        p.segment_offsets[own] = at.y;
+        for (uint32_t s = 0; s < segments; ++s) {
+            p.segment_bucket[at.y + s] = own;
+        }
+    }
+    if (own == buckets - 1) {
+        p.offsets[buckets] = at.x + pairs;
+        p.segment_offsets[buckets] = at.y + segments;
     }
 }
 
@@ -293,30 +291,35 @@ __global__ void add_segments_kernel(PairSums p) {
     }
     const int64_t stride = stride_of(d);
     const int64_t slabs = slabs_of(d);
-    // In fixed order: stretch by stretch, segment by segment.
-    const auto sum_column = [&](int64_t column) {
+    __shared__ double count;
+    // Column 0 comes in the first round and is shared then.
+    for (int64_t first = 0; first < stride; first += blockDim.x) {
+        const int64_t column = first + threadIdx.x;
         double sum = 0;
+        // In fixed order: stretch by stretch, segment by segment.
         for (uint32_t bucket = k; bucket < p.chunk.buckets.count;
              bucket += p.chunk.buckets.k) {
             const uint32_t end = p.segment_offsets[bucket + 1];
             for (uint32_t s = p.segment_offsets[bucket]; s < end; ++s) {
-                sum += p.partial[s * stride + column];
+                const float* part = p.partial + s * stride;
+                sum += column < stride ? part[column] : 0.0f;
+                for (int64_t t = 1; column == 1 && t < slabs; ++t) {
+                    sum += part[1 + t];
+                }
             }
         }
-        return sum;
-    };
-    const double count = sum_column(0);
-    for (int64_t j = threadIdx.x; j < d; j += blockDim.x) {
-        p.stats[p.components.k * 2 + k * d + j] += sum_column(1 + slabs + j) +
-                count * p.components.means[k * d + j];
-    }
-    if (threadIdx.x == 0) {
-        double squared = 0;
-        for (int64_t slab = 0; slab < slabs; ++slab) {
-            squared += sum_column(1 + slab);
+        if (column == 0) {
+            count = sum;
+            p.stats[k] += sum;
         }
-        p.stats[k] += count;
-        p.stats[p.components.k + k] += squared;
+        __syncthreads();
+        if (column == 1) {
+            p.stats[p.components.k + k] += sum; // of all slabs
+        } else if (column > slabs && column < stride) {
+            const int64_t j = column - 1 - slabs;
+            p.stats[p.components.k * 2 + k * d + j] +=
+                    sum + count * p.components.means[k * d + j];
+        }
     }
 }
 
@@ -339,7 +342,9 @@ int64_t PairSums::partial_stride(int64_t d) {
 }
 
 void PairSums::locate(cudaStream_t stream) const {
-    locate_kernel<<<1, kScanThreads, 0, stream>>>(*this);
+    const uint32_t blocks =
+            (chunk.buckets.count + kScanThreads - 1) / kScanThreads;
+    locate_kernel<<<blocks, kScanThreads, 0, stream>>>(*this);
     FLASHGMM_CUDA_LAUNCHED("locate_pairs");
 }
 
@@ -354,7 +359,7 @@ void PairSums::sum(cudaStream_t stream) const {
     } else {
         launch_sum<false>(*this, stream);
     }
-    const int threads = components.d > 64 ? 128 : 64;
+    const int threads = components.d > 126 ? 256 : 128; // powers of two
     add_segments_kernel<<<unsigned(components.k + 1), threads, 0, stream>>>(
             *this);
     FLASHGMM_CUDA_LAUNCHED("add_segments");

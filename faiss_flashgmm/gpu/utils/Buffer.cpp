@@ -4,7 +4,9 @@
 
 #include <faiss_flashgmm/gpu/utils/CudaError.h>
 
-namespace faiss_flashgmm::gpu::detail {
+namespace faiss_flashgmm::gpu {
+
+namespace detail {
 
 void* allocate_device(size_t bytes, const char* what) {
     void* data = nullptr;
@@ -40,4 +42,22 @@ void free_pinned(void* data) noexcept {
     FLASHGMM_CUDA_NO_THROW(cudaFreeHost(data));
 }
 
-} // namespace faiss_flashgmm::gpu::detail
+} // namespace detail
+
+void PinnedScope::pin(void* data, size_t bytes) {
+    reset();
+    if (cudaHostRegister(data, bytes, cudaHostRegisterDefault) == cudaSuccess) {
+        data_ = data;
+    } else {
+        cudaGetLastError();
+    }
+}
+
+void PinnedScope::reset() noexcept {
+    if (data_ != nullptr) {
+        FLASHGMM_CUDA_NO_THROW(cudaHostUnregister(data_));
+    }
+    data_ = nullptr;
+}
+
+} // namespace faiss_flashgmm::gpu

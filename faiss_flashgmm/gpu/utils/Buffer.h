@@ -76,4 +76,22 @@ using DeviceBuffer = Buffer<T, detail::allocate_device, detail::free_device>;
 template <class T>
 using PinnedBuffer = Buffer<T, detail::allocate_pinned, detail::free_pinned>;
 
+/// Page-locks memory that others own, which must stay where it is. If the
+/// system does not allow it, copies are slower and nothing else changes.
+class PinnedScope {
+   public:
+    PinnedScope() = default;
+    ~PinnedScope() {
+        reset();
+    }
+    PinnedScope(const PinnedScope&) = delete;
+    PinnedScope& operator=(const PinnedScope&) = delete;
+
+    void pin(void* data, size_t bytes);
+    void reset() noexcept;
+
+   private:
+    void* data_ = nullptr;
+};
+
 } // namespace faiss_flashgmm::gpu
