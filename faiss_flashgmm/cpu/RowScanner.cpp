@@ -123,20 +123,21 @@ double RowCandidates::threshold(int64_t m) const {
 
 void RowCandidates::finish(int64_t m) {
     const double cut = threshold(m);
-    const auto last = std::partition(
-            candidates.begin(), candidates.end(), [&](const Candidate& c) {
-                return c.logit >= cut;
-            });
-    for (auto it = last; it != candidates.end(); ++it) {
-        missed += std::exp2(it->logit - best);
+    size_t size = 0;
+    for (const Candidate& c : candidates) {
+        if (c.logit < cut) {
+            missed += std::exp2(c.logit - best);
+            continue;
+        }
+        // Insertion sort: all but the leaders of each tile are in order.
+        size_t at = size++;
+        const Candidate kept = c;
+        for (; at > 0 && candidates[at - 1].component > kept.component; at--) {
+            candidates[at] = candidates[at - 1];
+        }
+        candidates[at] = kept;
     }
-    candidates.erase(last, candidates.end());
-    std::sort(
-            candidates.begin(),
-            candidates.end(),
-            [](const Candidate& a, const Candidate& b) {
-                return a.component < b.component;
-            });
+    candidates.resize(size);
 }
 
 RowScanner::RowScanner(const LogitTables& tables) : tables_(tables) {

@@ -73,8 +73,8 @@ class RowScanner {
    public:
     /// Rows of a tile: enough for the matrix product to be efficient, few
     /// enough for its output to stay in the L2 cache.
-    static constexpr int64_t kTileRows = 128;
-    static constexpr int64_t kTileComponents = 1024;
+    static constexpr int64_t kTileRows = 256;
+    static constexpr int64_t kTileComponents = 512;
 
     explicit RowScanner(const LogitTables& tables);
 

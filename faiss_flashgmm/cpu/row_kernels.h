@@ -33,7 +33,7 @@ size_t index_of(size_t n, const float* u, float value);
 /** Indices i with u[i] > threshold, increasing.
  *
  * @param missed    out: sum of 2^(u[i] - best) over the others down to
- *                  kMissedBits below the threshold
+ *                  kMissedBits below the threshold, or up to 6.2% more
  * @param indices   output, room for n
  * @return          how many
  */
