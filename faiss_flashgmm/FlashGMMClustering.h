@@ -16,9 +16,9 @@ namespace faiss_flashgmm {
 
 /** What FlashGMMClustering has beyond faiss::ClusteringParameters.
  *
- * The default model, one variance and equal weights, is the one that scans no
- * more vectors than k-means on any data set measured (docs/benchmarks.md). The
- * paper's is per_component and free: better on some data, worse on others.
+ * No variance and weight model is best on all data (docs/benchmarks.md). The
+ * default, one variance and equal weights, strays least from k-means where it
+ * loses; the paper's is per_component and free.
  */
 struct FlashGMMOptions {
     VarianceModel variance = VarianceModel::tied;
