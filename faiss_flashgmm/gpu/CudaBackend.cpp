@@ -306,7 +306,7 @@ struct CudaBackend::Impl {
         set_conditioning(c);
         slack_bits = rounding_slack(mixture);
         sparse = options.precision != CudaPrecision::reference &&
-                SparsePosterior::supported(d) &&
+                SparsePosterior::supported() &&
                 largest_magnitude(mixture.means) < kLargestMean &&
                 (!refines() || slack_bits < kMostSlack);
         if (sparse) {

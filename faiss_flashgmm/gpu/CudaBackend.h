@@ -55,14 +55,18 @@ struct CudaTimes {
  * Rows may be in host memory (pinned memory copies faster) or in memory of the
  * device, which is read in place.
  *
- * On sm_90 and for d <= 512, pass 1 multiplies rows and means on the tensor
+ * On sm_90, pass 1 multiplies rows and means on the tensor
  * cores and keeps, for each row, log Z over all components and the few with
  * responsibility above min_responsibility; pass 2 sums rows over these pairs.
  * Rows with very many such components, or that fp16 cannot hold, go through
  * the reference kernels; so does everything elsewhere. See docs/kernel.md.
  *
- * Device memory: k (14 d + 130) + r (6 d + 340) bytes and 100 MB, with
- * r = min(max_launch_rows, rows); 4 r d more for rows from host memory.
+ * Device memory, besides kept rows:
+ *  - k (14 d + 40) bytes for the mixture and the statistics;
+ *  - for a launch of r = min(max_launch_rows, rows of a call) rows,
+ *    r (2 d + 880) + (r / 8 + max(k, 32768)) (4 d + 56) bytes, and 3.2 MB for
+ * each of min(r / 128, multiprocessors);
+ *  - 12 d min(rows, 2^26 / d) for rows from host memory.
  */
 class CudaBackend : public Backend {
    public:

@@ -144,7 +144,7 @@ __device__ void emit_rows(
     const float weight = exists && p.weights != nullptr ? p.weights[i] : 1.0f;
     // A row that does not fit fp16 has only infinite logits.
     GroupsOfRow groups(p.kept.groups, lists);
-    const bool sparse = exists && largest > -INFINITY &&
+    bool sparse = exists && largest > -INFINITY &&
             groups.total() <= EmitPairs::kMostGroups;
     if (!sparse) {
         groups.clear();
@@ -175,6 +175,10 @@ __device__ void emit_rows(
     mass = quad_sum(mass);
     best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 1));
     best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 2));
+    if (best == 0xFFFFFFFF) { // nothing reached the seed: it was no bound
+        sparse = false;
+        pairs = 0;
+    }
 
     // One block-wide step of the counter that all blocks share.
     uint32_t total = 0;
@@ -306,8 +310,10 @@ __global__ void __launch_bounds__(kThreads)
         if (known) {
             const float2 c = p.components.constants[best];
             const float squared = p.rows.squared[row];
-            // The tensor cores round otherwise; the bound must hold.
-            const float margin = 0.125f + 1e-6f * (fabsf(c.y) + c.x * squared);
+            // The tensor cores truncate after every 16 columns.
+            const float rounding = (p.rows.d_padded / 16 + 8) * 0x1p-22f;
+            const float margin =
+                    0.125f + rounding * (fabsf(c.y) + c.x * squared);
             seed = fmaf(c.x, fmaf(2.0f, product, -squared), c.y) - margin;
         }
         p.seeds[row] = seed;

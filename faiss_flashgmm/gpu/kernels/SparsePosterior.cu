@@ -61,27 +61,33 @@ struct Barriers {
 
 /// How the shared memory of a block is divided.
 struct Layout {
-    int row_buffers;
+    int row_buffers; ///< 0: rows do not fit and come with each stage again
     int stages;
+    size_t stage_bytes; ///< means, then rows if they come along
     size_t bytes;
 
     static constexpr size_t kLimit = 227 * 1024;
+    static constexpr size_t kMeansBytes = kStageHalves * sizeof(__half);
+    static constexpr size_t kRowsBytes =
+            kRows * kStageBlocks * HalfLayout::kBlock * sizeof(__half);
 
     static constexpr Layout of(int64_t d_padded) {
         const size_t rows = size_t(d_padded) * kRows * sizeof(__half);
-        const size_t stage = kStageHalves * sizeof(__half);
         const size_t fixed =
                 sizeof(Barriers) + kConstantSlots * kColumns * sizeof(float2);
-        Layout layout{0, 0, 0};
+        Layout layout{0, 0, kMeansBytes + kRowsBytes, 0};
         for (int buffers = kMaxRowBuffers; buffers > 0; --buffers) {
-            if (fixed + buffers * rows + (buffers + 1) * stage <= kLimit) {
+            if (fixed + buffers * rows + (buffers + 1) * kMeansBytes <=
+                kLimit) {
                 layout.row_buffers = buffers;
-                layout.stages = int(std::min<size_t>(
-                        kMaxStages, (kLimit - fixed - buffers * rows) / stage));
-                layout.bytes = fixed + buffers * rows + layout.stages * stage;
+                layout.stage_bytes = kMeansBytes;
                 break;
             }
         }
+        const size_t used = fixed + layout.row_buffers * rows;
+        layout.stages = int(std::min<size_t>(
+                kMaxStages, (kLimit - used) / layout.stage_bytes));
+        layout.bytes = used + layout.stages * layout.stage_bytes;
         return layout;
     }
 };
@@ -108,7 +114,7 @@ struct Arguments {
 
 struct Shared {
     __half* rows;
-    __half* stages;
+    char* stages;
     float2* constants;
     Barriers* barriers;
 };
@@ -146,7 +152,10 @@ __device__ void produce(const Arguments& args, const Shared& shared) {
             ? min(tiles,
                   int64_t(args.layout.stages * kStageBlocks / blocks + 1))
             : tiles;
-    load_rows(args, shared, blockIdx.x, rows);
+    const bool with_rows = args.layout.row_buffers == 0;
+    if (!with_rows) {
+        load_rows(args, shared, blockIdx.x, rows);
+    }
     for (int64_t tile = blockIdx.x; tile < args.row_tiles; tile += gridDim.x) {
         const int64_t next = tile + gridDim.x;
         const __half* means = args.p.components.means;
@@ -169,24 +178,34 @@ __device__ void produce(const Arguments& args, const Shared& shared) {
             constants.advance(kConstantSlots);
 
             for (int b = 0; b < blocks; b += kStageBlocks) {
-                const uint32_t halves =
-                        min(kStageBlocks, blocks - b) * kBlockHalves;
-                const uint32_t bytes = halves * sizeof(__half);
+                const int own = min(kStageBlocks, blocks - b);
+                const uint32_t halves = own * kBlockHalves;
+                const uint32_t means_bytes = halves * sizeof(__half);
+                const uint32_t rows_bytes = with_rows
+                        ? own * kAtom * (kRows / HalfLayout::kGroup)
+                        : 0;
                 // Released by the consumers when the product is done.
                 ptx::barrier_wait(
                         &barriers.stage_empty[stage.slot], stage.parity ^ 1);
-                ptx::barrier_arrive_expect(
-                        &barriers.stage_full[stage.slot], bytes);
-                ptx::bulk_copy(
-                        shared.stages + stage.slot * kStageHalves,
-                        means,
-                        bytes,
-                        &barriers.stage_full[stage.slot]);
+                uint64_t* full = &barriers.stage_full[stage.slot];
+                ptx::barrier_arrive_expect(full, means_bytes + rows_bytes);
+                char* to = shared.stages + stage.slot * args.layout.stage_bytes;
+                ptx::bulk_copy(to, means, means_bytes, full);
+                for (int g = 0; with_rows && g < kRows / HalfLayout::kGroup;
+                     ++g) {
+                    ptx::bulk_copy(
+                            to + Layout::kMeansBytes + g * kStageBlocks * kAtom,
+                            args.p.rows.chunk(
+                                    tile * kRows + g * HalfLayout::kGroup,
+                                    b * 4),
+                            own * kAtom,
+                            full);
+                }
                 means += halves;
                 stage.advance(args.layout.stages);
             }
         }
-        if (ahead == tiles && next < args.row_tiles) {
+        if (!with_rows && ahead == tiles && next < args.row_tiles) {
             load_rows(args, shared, next, rows);
         }
     }
@@ -325,11 +344,18 @@ __device__ void consume(
             uint32_t(HalfLayout::kGroup * d_padded * sizeof(__half));
     const int row_part = group % kRowParts;
     const int column_part = group / kRowParts;
-    const uint64_t stages_operand = ptx::describe_operand(
-            ptx::shared_address(
-                    shared.stages +
-                    column_part * kOwnColumns * HalfLayout::kBlock),
+    const bool with_rows = args.layout.row_buffers == 0;
+    // In the first stage; the others are stage_step further on.
+    const uint32_t stage_step = uint32_t(args.layout.stage_bytes / 16);
+    const uint64_t means_operand = ptx::describe_operand(
+            ptx::shared_address(shared.stages) +
+                    column_part * kOwnColumns / HalfLayout::kGroup * kAtom,
             kAtom);
+    const uint64_t staged_rows_operand = ptx::describe_operand(
+            ptx::shared_address(shared.stages) + Layout::kMeansBytes +
+                    row_part * HalfRows::kTile / HalfLayout::kGroup *
+                            kStageBlocks * kAtom,
+            kStageBlocks * kAtom);
     // The thread's streams of groups, one for each of its two rows of a tile.
     uint32_t next[2];
     uint32_t end[2];
@@ -354,7 +380,9 @@ __device__ void consume(
             begin[h] = next[h];
         }
 
-        ptx::barrier_wait(&barriers.rows_full[rows.slot], rows.parity);
+        if (!with_rows) {
+            ptx::barrier_wait(&barriers.rows_full[rows.slot], rows.parity);
+        }
         const uint64_t rows_operand = ptx::describe_operand(
                 ptx::shared_address(
                         shared.rows +
@@ -369,9 +397,10 @@ __device__ void consume(
                 ptx::barrier_wait(
                         &barriers.stage_full[stage.slot], stage.parity);
                 // Descriptors count in units of 16 bytes.
-                const uint64_t x = rows_operand + b * (kAtom / 16);
-                const uint64_t m = stages_operand +
-                        stage.slot * (kStageHalves * sizeof(__half) / 16);
+                const uint32_t at = stage.slot * stage_step;
+                const uint64_t m = means_operand + at;
+                const uint64_t x = with_rows ? staged_rows_operand + at
+                                             : rows_operand + b * (kAtom / 16);
                 constexpr uint32_t kNextX = kAtom / 16;
                 constexpr uint32_t kNextM = kBlockHalves * sizeof(__half) / 16;
                 ptx::wgmma_fence();
@@ -396,7 +425,7 @@ __device__ void consume(
             ptx::wgmma_wait<0>();
             if (lane == 0) {
                 ptx::barrier_arrive(&barriers.stage_empty[former]);
-                if (t == p.components.tiles - 1) {
+                if (!with_rows && t == p.components.tiles - 1) {
                     ptx::barrier_arrive(&barriers.rows_empty[rows.slot]);
                 }
             }
@@ -444,7 +473,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         sparse_posterior_kernel(const __grid_constant__ Arguments args) {
     // Offsets from the array itself, so that the compiler sees shared memory.
     extern __shared__ __align__(1024) char memory[];
-    const size_t rows_at = args.layout.stages * kStageHalves * sizeof(__half);
+    const size_t rows_at = args.layout.stages * args.layout.stage_bytes;
     const size_t constants_at = rows_at +
             args.layout.row_buffers * kRows * args.p.rows.d_padded *
                     sizeof(__half);
@@ -452,7 +481,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             constants_at + kConstantSlots * kColumns * sizeof(float2);
     const Shared shared{
             reinterpret_cast<__half*>(memory + rows_at),
-            reinterpret_cast<__half*>(memory),
+            memory,
             reinterpret_cast<float2*>(memory + constants_at),
             reinterpret_cast<Barriers*>(memory + barriers_at)};
 
@@ -506,13 +535,13 @@ int64_t SparsePosterior::streams(int64_t n) {
     return blocks_for(n) * kConsumers * 2 * kGroupThreads;
 }
 
-bool SparsePosterior::supported(int64_t d) {
+bool SparsePosterior::supported() {
     int device = 0;
     int major = 0;
     FLASHGMM_CUDA(cudaGetDevice(&device));
     FLASHGMM_CUDA(cudaDeviceGetAttribute(
             &major, cudaDevAttrComputeCapabilityMajor, device));
-    return major == 9 && Layout::of(HalfLayout::padded(d)).stages > 0;
+    return major == 9;
 }
 
 void SparsePosterior::launch(cudaStream_t stream) const {

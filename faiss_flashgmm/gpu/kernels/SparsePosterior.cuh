@@ -58,7 +58,7 @@ struct SparsePosterior {
 
     /// On the current device: threads that keep logits, times two.
     static int64_t streams(int64_t n);
-    static bool supported(int64_t d);
+    static bool supported();
 
     void launch(cudaStream_t stream) const;
 };
