@@ -432,8 +432,8 @@ void run(Options o) {
                     .str();
     std::printf(
             "%-9s %-6s n %9ld d %4ld k %6ld %-8s| kernels %8.3f = pass1 %8.3f "
-            "(%5.1f TFLOP/s) + seed %6.3f + emit %6.3f + refine %6.3f + sort %6.3f + sum %6.3f + cond "
-            "%6.3f + dense %7.3f | E %8.3f M %7.3f begin %6.3f ms | pairs "
+            "(%5.1f TFLOP/s) + seed %6.3f + emit %6.3f + refine %6.3f + "
+            "sort %6.3f + sum %6.3f + cond %6.3f + dense %7.3f | E %8.3f M %7.3f begin %6.3f ms | pairs "
             "%5.2f dropped %.1e dense %ld | err z %.1e N %.1e M %.1e Q %.1e "
             "best %.1e\n",
             o.data.empty() ? "clustered" : "file",
