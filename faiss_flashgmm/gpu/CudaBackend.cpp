@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <numbers>
-#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -59,11 +58,6 @@ struct ResidentRows {
     DeviceBuffer<uint32_t> best; ///< component of the last iteration
     FloatRows rows;
     HalfRows half_rows;
-
-    size_t bytes() const {
-        return x.bytes() + weights.bytes() + half.bytes() + squared.bytes() +
-                best.bytes();
-    }
 };
 
 enum class Memory { pageable, pinned, device };
@@ -773,7 +767,9 @@ struct CudaBackend::Impl {
     int64_t streamed_rows() const {
         constexpr int64_t kBytes = 256 << 20;
         return std::clamp<int64_t>(
-                kBytes / (4 * d), kLeastRows, options.max_launch_rows);
+                kBytes / (4 * d),
+                kLeastRows,
+                std::max(kLeastRows, options.max_launch_rows));
     }
 
     /// Calls work(rows, first row) with all rows on the device, in pieces.
