@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <faiss_flashgmm/em/Initialization.h>
 #include <faiss_flashgmm/em/MStep.h>
+#include <faiss_flashgmm/em/RowMoments.h>
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Timer.h>
 
@@ -23,15 +25,6 @@ constexpr double kHardVariance = 1e-5;
 constexpr double kVariancePriorRows = 2;
 
 using S = SufficientStats;
-
-/// What is known of the rows before the fit.
-struct Moments {
-    int64_t rows = 0;
-    double weight = 0;
-    double weighted_rows = 0; ///< rows of positive weight
-    std::vector<double> mean;
-    double variance = 0; ///< mean over the coordinates
-};
 
 /// One fit: the state that its stages share.
 class Fit {
@@ -55,7 +48,7 @@ class Fit {
     EMResult run(const Mixture* initial);
 
    private:
-    Moments check_rows();
+    RowMoments check_rows();
     void choose_rows();
     Mixture initialize(const Mixture* initial, uint64_t seed);
     Mixture draw_means(
@@ -100,14 +93,13 @@ void Fit::report(int64_t rows_done, int64_t rows_total) {
     options_.progress(progress_);
 }
 
-Moments Fit::check_rows() {
+RowMoments Fit::check_rows() {
     progress_ = {};
     progress_.stage = Progress::Stage::check_rows;
     stage_timer_ = {};
 
-    // Sums are taken about a row, so that a common offset cancels.
-    std::vector<double> pivot(d_, 0.0);
     const int64_t n = all_rows_.size();
+    std::vector<double> pivot(d_, 0.0);
     if (n > 0) {
         const Rows rows = all_rows_.read(0, 1);
         for (int64_t j = 0; j < d_; j++) {
@@ -116,75 +108,27 @@ Moments Fit::check_rows() {
     }
     communicator_.broadcast(pivot, 0);
 
-    // sums (d) | squares (d) | weight | rows of positive weight | rows | bad
-    std::vector<double> flat(2 * d_ + 4, 0.0);
-    double* sums = flat.data();
-    double* squares = flat.data() + d_;
+    RowMoments moments(std::move(pivot));
     std::string error;
     for (int64_t begin = 0; begin < n && error.empty(); begin += chunk_rows_) {
         const Rows rows =
                 all_rows_.read(begin, std::min(chunk_rows_, n - begin));
-        for (int64_t i = 0; i < rows.n && error.empty(); i++) {
-            const float w = rows.weights ? rows.weights[i] : 1;
-            if (!(w >= 0) || std::isinf(w)) {
-                error = format(
-                        "the weight of row %ld is %g; weights must be finite "
-                        "and >= 0",
-                        long(begin + i),
-                        double(w));
-            }
-            const float* x = rows.x + i * d_;
-            bool finite = true;
-            for (int64_t j = 0; j < d_; j++) {
-                finite &= std::isfinite(x[j]);
-            }
-            for (int64_t j = 0; j < d_ && !finite; j++) {
-                if (!std::isfinite(x[j])) {
-                    error =
-                            format("row %ld has %g in column %ld; rows must be "
-                                   "finite",
-                                   long(begin + i),
-                                   double(x[j]),
-                                   long(j));
-                    break;
-                }
-            }
-            for (int64_t j = 0; j < d_; j++) {
-                const double delta = x[j] - pivot[j];
-                sums[j] += w * delta;
-                squares[j] += w * delta * delta;
-            }
-            flat[2 * d_] += w;
-            flat[2 * d_ + 1] += w > 0;
-        }
+        error = moments.add(begin, rows);
         report(begin + rows.n, n);
     }
-    flat[2 * d_ + 2] = double(n);
-    flat[2 * d_ + 3] = error.empty() ? 0 : 1;
-    communicator_.all_reduce_sum(flat); // also when wrong: peers are waiting
+    double failures = error.empty() ? 0 : 1;
+    communicator_.all_reduce_sum({&failures, 1}); // peers are waiting
     FLASHGMM_THROW_IF_NOT_FMT(error.empty(), "%s", error.c_str());
     FLASHGMM_THROW_IF_NOT_FMT(
-            flat[2 * d_ + 3] == 0, "the rows of another peer are not valid");
-
-    Moments moments;
-    moments.weight = flat[2 * d_];
-    moments.weighted_rows = flat[2 * d_ + 1];
-    moments.rows = int64_t(flat[2 * d_ + 2]);
+            failures == 0, "the rows of another peer are not valid");
+    communicator_.all_reduce_sum(moments.flat());
     FLASHGMM_THROW_IF_NOT_FMT(
-            moments.weighted_rows >= double(k_),
+            moments.weighted_rows() >= double(k_),
             "%ld of %ld rows have a positive weight; k = %ld components need "
             "at least as many",
-            long(moments.weighted_rows),
-            long(moments.rows),
+            long(moments.weighted_rows()),
+            long(moments.rows()),
             long(k_));
-    moments.mean.resize(d_);
-    for (int64_t j = 0; j < d_; j++) {
-        const double delta = sums[j] / moments.weight;
-        moments.mean[j] = pivot[j] + delta;
-        moments.variance +=
-                std::max(0.0, squares[j] / moments.weight - delta * delta) /
-                double(d_);
-    }
     return moments;
 }
 
@@ -368,12 +312,12 @@ void Fit::run_redo(int redo, Mixture mixture, EMResult& best) {
 }
 
 EMResult Fit::run(const Mixture* initial) {
-    const Moments moments = check_rows();
-    total_rows_ = moments.rows;
+    const RowMoments moments = check_rows();
+    total_rows_ = int64_t(moments.rows());
     // Unit means are unit in the user's units: the origin must stay.
     conditioning_ = Conditioning::from_moments(
-            moments.mean,
-            moments.variance,
+            moments.mean(),
+            moments.variance(),
             options_.constraint != MeanConstraint::unit);
     choose_rows();
 
