@@ -1,18 +1,26 @@
 #include <cmath>
-#include <iostream>
+#include <cstdio>
 #include <random>
 #include <vector>
 
 #include <faiss/IndexFlat.h>
+
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
+
+/// n vectors of 64 overlapping clusters.
+std::vector<float> make_vectors(int n, int d) {
+    std::vector<float> x(n * d);
+    std::mt19937 random(1);
+    std::normal_distribution<float> noise;
+    for (int i = 0; i < n * d; i++) {
+        x[i] = std::sin(i / d % 64 * (i % d + 1)) + 0.6f * noise(random);
+    }
+    return x;
+}
 
 int main() {
     const int d = 32, n = 20000, nlist = 64, k = 5;
-    std::vector<float> x(n * d); // your vectors; here 64 overlapping clusters
-    std::mt19937 random(1);
-    std::normal_distribution<float> noise;
-    for (int i = 0; i < n * d; i++)
-        x[i] = std::sin(i / d % 64 * (i % d + 1)) + 0.6f * noise(random);
+    const std::vector<float> x = make_vectors(n, d); // yours
 
     faiss::IndexFlatL2 quantizer(d);
     faiss_flashgmm::IndexIVFFlatMultiAssign index(&quantizer, d, nlist);
@@ -23,7 +31,6 @@ int main() {
     std::vector<float> distances(k);
     std::vector<faiss::idx_t> ids(k); // never the same id twice
     index.search(1, x.data(), k, distances.data(), ids.data());
-    std::cout << index.ntotal << " vectors in " << index.nentries()
-              << " entries; nearest to vector 0: " << ids[0] << "\n";
+    std::printf("%.2f entries a vector\n", index.entries_per_vector());
     return ids[0] == 0 ? 0 : 1;
 }
