@@ -2,79 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
+#include <limits>
 #include <numeric>
-#include <thread>
+#include <random>
 
 #include <gtest/gtest.h>
 
-#include <faiss_flashgmm/cpu/CpuBackend.h>
 #include <faiss_flashgmm/cpu/ReferenceBackend.h>
-#include <faiss_flashgmm/em/EMSolver.h>
-#include <faiss_flashgmm/utils/Error.h>
 
-#include "blobs.h"
+#include "fits.h"
 
 namespace {
 
 using namespace faiss_flashgmm;
-
-EMResult fit(
-        const std::vector<float>& x,
-        int64_t d,
-        int64_t k,
-        const EMOptions& options,
-        const Mixture* initial = nullptr,
-        const float* weights = nullptr) {
-    CpuBackend backend;
-    MemoryRows rows(int64_t(x.size()) / d, d, x.data(), weights);
-    return EMSolver(backend, options).fit(rows, k, initial);
-}
-
-std::string message_of(const std::function<void()>& function) {
-    try {
-        function();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
-
-/// Largest relative difference of two fits.
-double difference(const Mixture& a, const Mixture& b) {
-    double largest = 0;
-    for (size_t i = 0; i < a.means.size(); i++) {
-        largest = std::max(
-                largest,
-                std::abs(double(a.means[i]) - b.means[i]) /
-                        (1 + std::abs(double(a.means[i]))));
-    }
-    for (int64_t c = 0; c < a.k; c++) {
-        largest = std::max(
-                {largest,
-                 std::abs(a.variances[c] / b.variances[c] - 1),
-                 std::abs(a.weights[c] - b.weights[c])});
-    }
-    return largest;
-}
-
-void expect_valid(const EMResult& result) {
-    result.mixture.check();
-    for (const IterationStats& s : result.iterations) {
-        EXPECT_TRUE(std::isfinite(s.log_likelihood));
-        EXPECT_TRUE(std::isfinite(s.objective) && s.objective >= 0);
-        EXPECT_GE(s.imbalance, 1 - 1e-9);
-        EXPECT_GE(s.moved_mass, 0);
-        EXPECT_LE(s.moved_mass, 1 + 1e-9);
-        EXPECT_GE(s.pairs_per_row, 1 - 1e-9);
-    }
-}
 
 // ------------------------------------------------------------ the likelihood
 
@@ -186,14 +126,6 @@ TEST(EMSolver, OneComponentIsTheClosedForm) {
 
 // --------------------------------------------------------------- invariances
 
-Mixture given_start(const std::vector<float>& x, int64_t d, int64_t k) {
-    Mixture m(k, d);
-    std::copy_n(x.begin(), k * d, m.means.begin());
-    m.variances.clear();
-    m.weights.clear();
-    return m;
-}
-
 TEST(EMSolver, OrderOfRowsDoesNotMatter) {
     const int64_t n = 500, d = 6, k = 7;
     const std::vector<float> x = make_blobs(n, d, k, 1.5);
@@ -255,20 +187,6 @@ TEST(EMSolver, ScaleOfWeightsDoesNotMatter) {
             1e-9);
 }
 
-std::vector<int64_t> partition(
-        const EMResult& result,
-        const std::vector<float>& x,
-        int64_t d) {
-    CpuBackend backend;
-    const Conditioning& c = result.conditioning;
-    backend.begin(c.to_conditioned(result.mixture), c);
-    const int64_t n = int64_t(x.size()) / d;
-    std::vector<int64_t> ids(n);
-    std::vector<float> scores(n);
-    backend.assign(n, x.data(), 1, ids.data(), scores.data(), nullptr);
-    return ids;
-}
-
 TEST(EMSolver, CommonOffsetAndScaleDoNotMatter) {
     const int64_t n = 1000, d = 8, k = 10;
     // Multiples of 1/8, so that the offset itself rounds nothing.
@@ -328,186 +246,6 @@ TEST(EMSolver, ThreadsAndChunksDoNotMatterBitForBit) {
         }
     }
     omp_set_num_threads(threads);
-}
-
-// -------------------------------------------------------------- difficult data
-
-TEST(EMSolver, AllRowsAlike) {
-    const std::vector<float> x(400, 3.0f);
-    const EMResult result = fit(x, 4, 8, {});
-    expect_valid(result);
-    EXPECT_EQ(result.distinct_means, 1);
-    EXPECT_LE(
-            result.iterations.back().objective,
-            result.iterations.front().objective + 1e-9);
-    for (const float m : result.mixture.means) {
-        EXPECT_EQ(m, 3.0f);
-    }
-}
-
-TEST(EMSolver, FewerDistinctRowsThanComponents) {
-    std::vector<float> x;
-    for (int i = 0; i < 100; i++) {
-        x.push_back(float(i % 5));
-        x.push_back(float((i % 5) * (i % 5)));
-    }
-    const EMResult result = fit(x, 2, 10, {});
-    expect_valid(result);
-    EXPECT_GE(result.distinct_means, 5);
-    EXPECT_LT(result.iterations.back().objective, 1e-3);
-}
-
-TEST(EMSolver, ClonesOfTwoRows) {
-    std::vector<float> x(100 * 3);
-    std::fill(x.begin() + 150, x.end(), 1.0f);
-    const EMResult result = fit(x, 3, 10, {});
-    expect_valid(result);
-    const double floor = 1e-6 * 0.25 * 0.99;
-    for (const double s : result.mixture.variances) {
-        EXPECT_GE(s, floor);
-    }
-    EXPECT_GT(result.iterations.back().at_floor, 0);
-}
-
-TEST(EMSolver, TwoFarRows) {
-    const EMResult result = fit({9999, 0}, 1, 2, {});
-    expect_valid(result);
-    const double low =
-            std::min(result.mixture.means[0], result.mixture.means[1]);
-    const double high =
-            std::max(result.mixture.means[0], result.mixture.means[1]);
-    EXPECT_NEAR(low, 0, 1e-2);
-    EXPECT_NEAR(high, 9999, 1e-2);
-}
-
-TEST(EMSolver, MoreComponentsThanBlobs) {
-    const EMResult result = fit(make_blobs(600, 6, 3, 50), 6, 50, {});
-    expect_valid(result);
-    EXPECT_EQ(result.distinct_means, 50);
-}
-
-TEST(EMSolver, ReportsAndRevivesEmptyComponents) {
-    const std::vector<float> x = make_blobs(400, 4, 3, 30);
-    Mixture start = given_start(x, 4, 12);
-    for (int64_t c = 6; c < 12; c++) { // nowhere near a row
-        std::fill_n(start.mean(c), 4, 1e5f * float(c));
-    }
-    const EMResult result = fit(x, 4, 12, {}, &start);
-    expect_valid(result);
-    EXPECT_GE(result.iterations[0].empty, 6);
-    EXPECT_GE(result.iterations[0].revived, 6);
-    EXPECT_EQ(result.iterations.back().empty, 0);
-    for (const double w : result.mixture.weights) {
-        EXPECT_GT(w, 0);
-    }
-}
-
-TEST(EMSolver, OneExtremeRow) {
-    for (const float extreme : {1e18f, 1e25f, 3e38f, -3e38f}) {
-        std::vector<float> x = make_blobs(500, 4, 5, 3);
-        x[0] = extreme;
-        const EMResult result = fit(x, 4, 5, {});
-        expect_valid(result);
-        const std::vector<int64_t> ids = partition(result, x, 4);
-        EXPECT_TRUE(std::all_of(ids.begin(), ids.end(), [](int64_t id) {
-            return id >= 0 && id < 5;
-        }));
-    }
-}
-
-TEST(EMSolver, OneDominantColumn) {
-    for (const float factor : {1e3f, 1e7f}) {
-        std::vector<float> x = make_blobs(500, 5, 5, 3);
-        for (size_t i = 3; i < x.size(); i += 5) {
-            x[i] *= factor;
-        }
-        expect_valid(fit(x, 5, 5, {}));
-    }
-}
-
-TEST(EMSolver, HeavyTailsAreReportedAsImbalance) {
-    std::vector<float> x = make_blobs(3000, 4, 30, 2);
-    std::mt19937 random(1);
-    std::lognormal_distribution<float> norm(0, 2);
-    for (size_t i = 0; i < x.size(); i += 4) {
-        const float s = norm(random);
-        for (int j = 0; j < 4; j++) {
-            x[i + j] *= s;
-        }
-    }
-    const EMResult result = fit(x, 4, 60, {});
-    expect_valid(result);
-    EXPECT_GT(result.iterations.back().imbalance, 1.01);
-}
-
-/// Rows made up as they are read.
-class SkewedRows : public RowSource {
-   public:
-    explicit SkewedRows(int64_t n) : n_(n) {}
-    int64_t size() const override {
-        return n_;
-    }
-    int64_t dim() const override {
-        return 1;
-    }
-    Rows read(int64_t begin, int64_t count) override {
-        x_.resize(count);
-        for (int64_t i = 0; i < count; i++) {
-            const int64_t row = begin + i;
-            x_[i] = (row % 20 ? 0.0f : 10.0f) + float(row % 7) * 0.1f;
-        }
-        return {count, x_.data(), nullptr};
-    }
-
-   private:
-    int64_t n_;
-    std::vector<float> x_;
-};
-
-TEST(EMSolver, CountsPastTheMantissaOfFp32) {
-    SkewedRows rows(int64_t(20) << 20); // 95% of it is above 2^24
-    CpuBackend backend;
-    EMOptions options;
-    options.niter = 1;
-    const EMResult result = EMSolver(backend, options).fit(rows, 2);
-    expect_valid(result);
-    const double large =
-            std::max(result.mixture.weights[0], result.mixture.weights[1]);
-    EXPECT_NEAR(large, 0.95, 1e-6);
-    EXPECT_EQ(result.rows_used, rows.size());
-}
-
-TEST(EMSolver, ZeroRowsUnderUnitMeans) {
-    std::vector<float> x = make_blobs(400, 6, 4, 2);
-    std::fill(x.begin(), x.begin() + 1200, 0.0f); // half of the rows
-    EMOptions options;
-    options.constraint = MeanConstraint::unit;
-    const EMResult result = fit(x, 6, 8, options);
-    expect_valid(result);
-    const std::vector<int64_t> ids = partition(result, x, 6);
-    for (int i = 0; i < 200; i++) {
-        EXPECT_EQ(ids[i], ids[0]);
-    }
-}
-
-TEST(EMSolver, ConstrainedMeans) {
-    std::vector<float> x = make_blobs(800, 5, 6, 4);
-    EMOptions options;
-    options.constraint = MeanConstraint::unit;
-    EMResult result = fit(x, 5, 12, options);
-    for (int64_t c = 0; c < 12; c++) {
-        double norm = 0;
-        for (int64_t j = 0; j < 5; j++) {
-            norm += double(result.mixture.mean(c)[j]) *
-                    result.mixture.mean(c)[j];
-        }
-        EXPECT_NEAR(norm, 1, 1e-5);
-    }
-    options.constraint = MeanConstraint::integer;
-    result = fit(x, 5, 12, options);
-    for (const float m : result.mixture.means) {
-        EXPECT_EQ(m, std::round(m));
-    }
 }
 
 // ------------------------------------------------------------------- restarts
@@ -604,69 +342,7 @@ TEST(EMSolver, SamplesRowsByIndex) {
     EXPECT_EQ(fit(x, 4, 5, options).rows_used, 2000);
 }
 
-// ------------------------------------------------------------------- bad input
-
-TEST(EMSolver, NamesTheBadRow) {
-    const std::vector<float> good = make_blobs(1000, 4, 3, 2);
-    EMOptions options;
-    options.max_rows_per_component = 10; // rows that sampling drops count too
-    for (const float bad : {NAN, INFINITY, -INFINITY}) {
-        std::vector<float> x = good;
-        x[7 * 4 + 2] = bad;
-        x[900 * 4] = bad;
-        const std::string message = message_of([&] { fit(x, 4, 3, options); });
-        EXPECT_TRUE(contains(message, "row 7 ")) << message;
-        EXPECT_TRUE(contains(message, "column 2")) << message;
-    }
-    std::vector<float> w(1000, 1.0f);
-    for (const float bad : {NAN, INFINITY, -1.0f}) {
-        w[7] = bad;
-        const std::string message = message_of(
-                [&] { fit(good, 4, 3, options, nullptr, w.data()); });
-        EXPECT_TRUE(contains(message, "weight of row 7")) << message;
-    }
-    std::fill(w.begin(), w.end(), 0.0f);
-    EXPECT_TRUE(contains(
-            message_of([&] { fit(good, 4, 3, {}, nullptr, w.data()); }),
-            "0 of 1000 rows have a positive weight"));
-}
-
-TEST(EMSolver, NamesTheBadArgument) {
-    const std::vector<float> x = make_blobs(5, 4, 2, 2);
-    const auto message = [&](int64_t k, auto&& change) {
-        EMOptions options;
-        change(options);
-        return message_of([&] { fit(x, 4, k, options); });
-    };
-    const auto nothing = [](EMOptions&) {};
-    EXPECT_TRUE(contains(message(8, nothing), "n = 5"));
-    EXPECT_TRUE(contains(message(8, nothing), "k = 8"));
-    EXPECT_TRUE(contains(message(0, nothing), "k = 0"));
-    EXPECT_TRUE(contains(message(-2, nothing), "k = -2"));
-    EXPECT_TRUE(contains(
-            message(2, [](EMOptions& o) { o.niter = -1; }), "niter = -1"));
-    EXPECT_TRUE(contains(
-            message(2, [](EMOptions& o) { o.nredo = 0; }), "nredo = 0"));
-    EXPECT_TRUE(contains(message(2, [](EMOptions& o) { o.tol = NAN; }), "tol"));
-    EXPECT_TRUE(contains(
-            message(2, [](EMOptions& o) { o.variance_floor = 0; }),
-            "variance_floor = 0"));
-    EXPECT_TRUE(contains(
-            message(2, [](EMOptions& o) { o.frozen_means = 1; }),
-            "none are given"));
-    Mixture start(2, 3);
-    EXPECT_TRUE(contains(
-            message_of([&] { fit(x, 4, 2, {}, &start); }), "dimension 3"));
-    start = Mixture(3, 4);
-    EXPECT_TRUE(contains(
-            message_of([&] { fit(x, 4, 2, {}, &start); }), "3 initial means"));
-    start = Mixture(2, 4);
-    start.mean(1)[2] = NAN;
-    EXPECT_TRUE(
-            contains(message_of([&] { fit(x, 4, 2, {}, &start); }), "mean 1"));
-}
-
-// -------------------------------------------------------- progress and peers
+// ------------------------------------------------------------------- progress
 
 TEST(EMSolver, ReportsProgressOfEveryChunk) {
     const std::vector<float> x = make_blobs(1000, 4, 3, 2);
@@ -709,133 +385,6 @@ TEST(EMSolver, CanBeInterruptedAndUsedAgain) {
     stop = false;
     const EMResult again = solver.fit(rows, 3);
     EXPECT_EQ(again.mixture.means, fit(x, 4, 3, {}).mixture.means);
-}
-
-/// Peers that are threads of this process.
-class ThreadPeers {
-   public:
-    explicit ThreadPeers(int size) : size_(size) {}
-
-    class Peer : public Communicator {
-       public:
-        Peer(ThreadPeers& all, int rank) : all_(all), rank_(rank) {}
-        int rank() const override {
-            return rank_;
-        }
-        int size() const override {
-            return all_.size_;
-        }
-        void all_reduce_sum(std::span<double> values) override {
-            all_.exchange(rank_, values, -1);
-        }
-        void broadcast(std::span<double> values, int root) override {
-            all_.exchange(rank_, values, root);
-        }
-
-       private:
-        ThreadPeers& all_;
-        int rank_;
-    };
-
-   private:
-    void exchange(int rank, std::span<double> values, int root) {
-        std::unique_lock<std::mutex> lock(mutex_);
-        const int64_t round = round_;
-        parts_.resize(size_);
-        parts_[rank].assign(values.begin(), values.end());
-        if (++arrived_ == size_) {
-            result_.assign(values.size(), 0.0);
-            for (int r = 0; r < size_; r++) {
-                for (size_t i = 0; i < values.size(); i++) {
-                    if (root < 0 || root == r) {
-                        result_[i] += parts_[r][i];
-                    }
-                }
-            }
-            arrived_ = 0;
-            round_++;
-            changed_.notify_all();
-        }
-        changed_.wait(lock, [&] { return round_ > round; });
-        std::copy(result_.begin(), result_.end(), values.begin());
-    }
-
-    const int size_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    int arrived_ = 0;
-    int64_t round_ = 0;
-    std::vector<std::vector<double>> parts_;
-    std::vector<double> result_;
-};
-
-std::vector<EMResult> fit_on_peers(
-        const std::vector<float>& x,
-        int64_t d,
-        int64_t k,
-        const EMOptions& options,
-        const Mixture* start,
-        const std::vector<int64_t>& shares,
-        std::vector<std::string>& errors) {
-    const int size = int(shares.size());
-    ThreadPeers peers(size);
-    std::vector<EMResult> results(size);
-    errors.assign(size, "");
-    std::vector<std::thread> threads;
-    int64_t first = 0;
-    for (int rank = 0; rank < size; rank++) {
-        threads.emplace_back([&, rank, first] {
-            errors[rank] = message_of([&] {
-                CpuBackend backend;
-                ThreadPeers::Peer peer(peers, rank);
-                MemoryRows rows(shares[rank], d, x.data() + first * d);
-                results[rank] =
-                        EMSolver(backend, options, peer).fit(rows, k, start);
-            });
-        });
-        first += shares[rank];
-    }
-    for (std::thread& t : threads) {
-        t.join();
-    }
-    return results;
-}
-
-TEST(EMSolver, PeersFitWhatOneProcessFits) {
-    const int64_t n = 900, d = 5, k = 7;
-    const std::vector<float> x = make_blobs(n, d, k, 1.5);
-    Mixture start(k, d);
-    start.means = given_start(x, d, k).means;
-    EMOptions options;
-    options.niter = 3;
-    const EMResult alone = fit(x, d, k, options, &start);
-    std::vector<std::string> errors;
-    const auto results =
-            fit_on_peers(x, d, k, options, &start, {500, 3, 397}, errors);
-    for (int rank = 0; rank < 3; rank++) {
-        EXPECT_EQ(errors[rank], "");
-        EXPECT_EQ(results[rank].mixture.means, results[0].mixture.means);
-        EXPECT_EQ(results[rank].rows_used, n);
-    }
-    EXPECT_LT(difference(results[0].mixture, alone.mixture), 1e-6);
-    EXPECT_NEAR(
-            results[0].iterations.back().log_likelihood,
-            alone.iterations.back().log_likelihood,
-            1e-9);
-    // Without given means, peers agree on what rank 0 draws.
-    const auto drawn =
-            fit_on_peers(x, d, k, options, nullptr, {500, 3, 397}, errors);
-    EXPECT_EQ(drawn[2].mixture.means, drawn[0].mixture.means);
-    expect_valid(drawn[0]);
-}
-
-TEST(EMSolver, ABadRowStopsAllPeers) {
-    std::vector<float> x = make_blobs(900, 5, 7, 1.5);
-    x[600 * 5 + 1] = NAN;
-    std::vector<std::string> errors;
-    fit_on_peers(x, 5, 7, {}, nullptr, {500, 400}, errors);
-    EXPECT_TRUE(contains(errors[0], "another peer")) << errors[0];
-    EXPECT_TRUE(contains(errors[1], "row 100 ")) << errors[1];
 }
 
 } // namespace

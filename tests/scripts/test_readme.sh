@@ -5,6 +5,7 @@
 # test_readme.sh README.md readme_example.cpp
 set -euo pipefail
 
+# shellcheck disable=SC2016  # these are fences, not commands
 quoted=$(sed -n '/^```cpp$/,/^```$/p' "$1" | sed '1d;/^```$/,$d')
 compiled=$(sed -n '/^int main() {$/,$p' "$2")
 if [[ -z $quoted || $quoted != "$compiled" ]]; then
