@@ -175,7 +175,14 @@ Mixture Fit::draw_means(
     }
     if (communicator_.rank() == 0 && given < k_) {
         if (options_.init == Initialization::kmeans_pp) {
-            draw_kmeans_pp(sample, given, k_, seed, mixture.means.data());
+            const int64_t n = sample.size();
+            draw_kmeans_pp(
+                    sample,
+                    given,
+                    k_,
+                    seed,
+                    mixture.means.data(),
+                    [&](int64_t count) { report(n * count / k_, n); });
         } else {
             draw_random_rows(sample, given, k_, seed, mixture.means.data());
         }

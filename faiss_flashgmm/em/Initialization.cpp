@@ -90,7 +90,8 @@ void draw_kmeans_pp(
         int64_t first,
         int64_t k,
         uint64_t seed,
-        float* means) {
+        float* means,
+        const std::function<void(int64_t)>& on_mean) {
     const int64_t n = rows.size();
     const int64_t d = rows.dim();
     std::vector<float> x;
@@ -151,6 +152,9 @@ void draw_kmeans_pp(
             std::copy_n(x.data() + row * d, d, mean);
         }
         add_mean(mean);
+        if (on_mean) {
+            on_mean(c + 1);
+        }
     }
 }
 

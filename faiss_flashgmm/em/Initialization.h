@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include <faiss_flashgmm/em/RowSource.h>
 
@@ -24,12 +25,15 @@ void draw_random_rows(
  * drawn with probability proportional to its weight times its squared distance
  * to the means so far. Reads all rows into memory and takes O(size * k * d):
  * meant for a sample. Parameters as above.
+ *
+ * @param on_mean   called with the number of means so far; may throw
  */
 void draw_kmeans_pp(
         RowSource& rows,
         int64_t first,
         int64_t k,
         uint64_t seed,
-        float* means);
+        float* means,
+        const std::function<void(int64_t)>& on_mean = {});
 
 } // namespace faiss_flashgmm

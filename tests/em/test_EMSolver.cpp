@@ -369,6 +369,21 @@ TEST(EMSolver, ReportsProgressOfEveryChunk) {
     EXPECT_EQ(chunks, 2 * 4 * 4);
 }
 
+TEST(EMSolver, SeedingReportsProgressToo) {
+    const std::vector<float> x = make_blobs(1000, 4, 3, 2);
+    EMOptions options;
+    options.init = Initialization::kmeans_pp;
+    int calls = 0;
+    options.progress = [&](const Progress& p) {
+        if (p.stage == Progress::Stage::initialize && ++calls == 5) {
+            EXPECT_EQ(p.rows_done, 1000 * 5 / 30);
+            throw Interrupted("enough");
+        }
+    };
+    EXPECT_THROW(fit(x, 4, 30, options), Interrupted);
+    EXPECT_EQ(calls, 5);
+}
+
 TEST(EMSolver, CanBeInterruptedAndUsedAgain) {
     const std::vector<float> x = make_blobs(1000, 4, 3, 2);
     MemoryRows rows(1000, 4, x.data());

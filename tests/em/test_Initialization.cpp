@@ -76,7 +76,15 @@ TEST_P(DrawMeans, NeverDrawsRowsOfWeightZero) {
 INSTANTIATE_TEST_SUITE_P(
         Methods,
         DrawMeans,
-        testing::Values(&draw_random_rows, &draw_kmeans_pp));
+        testing::Values(
+                &draw_random_rows,
+                +[](RowSource& rows,
+                    int64_t first,
+                    int64_t k,
+                    uint64_t seed,
+                    float* means) {
+                    draw_kmeans_pp(rows, first, k, seed, means);
+                }));
 
 TEST(KmeansPP, SpreadsOverSeparatedBlobs) {
     const int64_t n = 2000, d = 3, k = 20;
