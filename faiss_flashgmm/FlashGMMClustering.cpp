@@ -80,6 +80,7 @@ void print_iteration(const IterationStats& s) {
            s.imbalance,
            long(s.empty),
            long(s.revived));
+    fflush(stdout);
 }
 
 } // namespace
@@ -188,6 +189,7 @@ void FlashGMMClustering::train(RowSource& rows, faiss::Index& index) {
         options.frozen_means = initial.k;
     }
     if (verbose) {
+        options.on_iteration = print_iteration;
         printf("Fitting a mixture of %zd components to %ld rows in %zdD, "
                "%d redos, %d iterations\n",
                k,
@@ -214,12 +216,6 @@ void FlashGMMClustering::train(RowSource& rows, faiss::Index& index) {
         result = solver.fit(
                 rows, int64_t(k), initial.k > 0 ? &initial : nullptr);
     });
-    if (verbose) {
-        for (const IterationStats& s : result.iterations) {
-            print_iteration(s);
-        }
-    }
-
     index.reset();
     if (update_index || !index.is_trained) {
         index.train(idx_t(k), result.mixture.means.data());

@@ -102,6 +102,9 @@ struct EMOptions {
     /// fit: nothing is kept and the exception reaches the caller.
     std::function<void(const Progress&)> progress;
 
+    /// Called after each EM iteration, in the same way.
+    std::function<void(const IterationStats&)> on_iteration;
+
     /// Throws Error naming the first option out of range.
     void check() const;
 };

@@ -303,6 +303,9 @@ void Fit::run_redo(int redo, Mixture mixture, EMResult& best) {
         s.moved_mass = report.moved_mass;
         s.seconds = timer.seconds();
         best.iterations.push_back(s);
+        if (options_.on_iteration) {
+            options_.on_iteration(s);
+        }
 
         const double gain = s.log_likelihood - log_likelihood;
         converged = options_.tol > 0 && iteration > 0 && s.revived == 0 &&

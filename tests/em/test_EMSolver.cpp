@@ -369,6 +369,22 @@ TEST(EMSolver, ReportsProgressOfEveryChunk) {
     EXPECT_EQ(chunks, 2 * 4 * 4);
 }
 
+TEST(EMSolver, ReportsEachIterationAsItEnds) {
+    const std::vector<float> x = make_blobs(1000, 4, 3, 2);
+    EMOptions options;
+    options.niter = 4;
+    options.nredo = 2;
+    std::vector<IterationStats> seen;
+    options.on_iteration = [&](const IterationStats& s) { seen.push_back(s); };
+    const EMResult result = fit(x, 4, 3, options);
+    ASSERT_EQ(seen.size(), 8);
+    for (size_t i = 0; i < seen.size(); i++) {
+        EXPECT_EQ(seen[i].iteration, int(i % 4));
+        EXPECT_EQ(seen[i].redo, int(i / 4));
+        EXPECT_EQ(seen[i].log_likelihood, result.iterations[i].log_likelihood);
+    }
+}
+
 TEST(EMSolver, SeedingReportsProgressToo) {
     const std::vector<float> x = make_blobs(1000, 4, 3, 2);
     EMOptions options;
