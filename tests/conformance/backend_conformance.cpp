@@ -14,18 +14,6 @@ namespace {
 
 using S = SufficientStats;
 
-SufficientStats run(Backend& backend, const Problem& p, int64_t chunk) {
-    const int64_t d = p.mixture.d;
-    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
-    for (int64_t i = 0; i < p.n; i += chunk) {
-        backend.accumulate(
-                std::min(chunk, p.n - i),
-                p.x.data() + i * d,
-                p.weights.empty() ? nullptr : p.weights.data() + i);
-    }
-    return backend.finish();
-}
-
 /// Magnitudes, in conditioned units, that errors are measured by.
 struct Magnitudes {
     double coordinate = 0; ///< largest |x|, for sums that may cancel
@@ -72,6 +60,21 @@ Magnitudes magnitudes(const Problem& p, ReferenceBackend& reference) {
 }
 
 } // namespace
+
+SufficientStats statistics_of(
+        Backend& backend,
+        const Problem& p,
+        int64_t chunk) {
+    const int64_t d = p.mixture.d;
+    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+    for (int64_t i = 0; i < p.n; i += chunk) {
+        backend.accumulate(
+                std::min(chunk, p.n - i),
+                p.x.data() + i * d,
+                p.weights.empty() ? nullptr : p.weights.data() + i);
+    }
+    return backend.finish();
+}
 
 Problem Case::make(uint64_t seed) const {
     Problem p;
@@ -165,8 +168,8 @@ void expect_conforms(Backend& backend, const Case& c, const Bounds& bounds) {
     const int64_t d = p.mixture.d;
     ReferenceBackend reference;
 
-    const SufficientStats expected = run(reference, p, p.n);
-    const SufficientStats actual = run(backend, p, p.n);
+    const SufficientStats expected = statistics_of(reference, p, p.n);
+    const SufficientStats actual = statistics_of(backend, p, p.n);
     const double mass = expected.scalar(S::kWeight);
     const auto [largest, farthest, logit_unit] = magnitudes(p, reference);
     const double eps = bounds.statistics;
@@ -255,12 +258,12 @@ void expect_chunks_do_not_matter(
         double tolerance) {
     SCOPED_TRACE(c.name);
     const Problem p = c.make(/*seed=*/18);
-    SufficientStats whole = run(backend, p, p.n);
+    SufficientStats whole = statistics_of(backend, p, p.n);
     for (const int64_t chunk : {1, 7, 64, 1000}) {
         if (chunk == 1 && p.n > 1000) {
             continue;
         }
-        SufficientStats parts = run(backend, p, chunk);
+        SufficientStats parts = statistics_of(backend, p, chunk);
         // An estimate, which may depend on how a matrix product rounds.
         parts.scalar(S::kDroppedMass) = whole.scalar(S::kDroppedMass);
         for (size_t i = 0; i < whole.flat().size(); i++) {

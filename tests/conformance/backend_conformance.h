@@ -45,6 +45,12 @@ inline void PrintTo(const Case& c, std::ostream* out) {
 /// Shapes and data that have broken libraries of this kind.
 const std::vector<Case>& cases();
 
+/// The statistics of all rows, passed on in chunks of so many.
+SufficientStats statistics_of(
+        Backend& backend,
+        const Problem& p,
+        int64_t chunk);
+
 /** How far a backend may be from the fp64 reference.
  *
  * A relative error e of a row moves the logit of a component by up to

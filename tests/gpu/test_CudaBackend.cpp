@@ -22,6 +22,7 @@ namespace {
 using namespace faiss_flashgmm;
 using conformance::Case;
 using conformance::Problem;
+using conformance::statistics_of;
 using S = SufficientStats;
 
 #define SKIP_WITHOUT_DEVICE()                                   \
@@ -34,18 +35,6 @@ CudaOptions with_precision(CudaPrecision precision) {
     CudaOptions options;
     options.precision = precision;
     return options;
-}
-
-SufficientStats run(Backend& backend, const Problem& p, int64_t chunk) {
-    const int64_t d = p.mixture.d;
-    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
-    for (int64_t i = 0; i < p.n; i += chunk) {
-        backend.accumulate(
-                std::min(chunk, p.n - i),
-                p.x.data() + i * d,
-                p.weights.empty() ? nullptr : p.weights.data() + i);
-    }
-    return backend.finish();
 }
 
 /// Largest difference of two statistics, relative to the scale of each kind.
@@ -119,9 +108,9 @@ TEST_P(CudaConformance, ChunksDoNotMatter) {
     CudaOptions options = with_precision(CudaPrecision::fp32);
     options.min_responsibility = 0x1p-22;
     CudaBackend backend(options);
-    const SufficientStats whole = run(backend, p, p.n);
+    const SufficientStats whole = statistics_of(backend, p, p.n);
     for (const int64_t chunk : {7, 64, 1000}) {
-        EXPECT_LT(difference(run(backend, p, chunk), whole), 2e-5)
+        EXPECT_LT(difference(statistics_of(backend, p, chunk), whole), 2e-5)
                 << "chunk " << chunk;
     }
 }
@@ -154,21 +143,21 @@ TEST(CudaBackend, DeterministicRunsAreBitEqual) {
     std::vector<SufficientStats> runs;
     for (int i = 0; i < 3; i++) {
         CudaBackend backend(options);
-        runs.push_back(run(backend, p, p.n));
+        runs.push_back(statistics_of(backend, p, p.n));
     }
     for (int i = 1; i < 3; i++) {
         EXPECT_TRUE(std::ranges::equal(runs[0].flat(), runs[i].flat()))
                 << "run " << i;
     }
     CudaBackend fast;
-    EXPECT_LT(difference(run(fast, p, p.n), runs[0]), 1e-6);
+    EXPECT_LT(difference(statistics_of(fast, p, p.n), runs[0]), 1e-6);
 }
 
 TEST(CudaBackend, RowsMayBeOnTheDevice) {
     SKIP_WITHOUT_DEVICE();
     const Problem p = kLarge.make(4);
     CudaBackend backend;
-    const SufficientStats from_host = run(backend, p, p.n);
+    const SufficientStats from_host = statistics_of(backend, p, p.n);
 
     const gpu::DeviceBuffer<float> x = on_device(p.x);
     const gpu::DeviceBuffer<float> weights = on_device(p.weights);
@@ -188,16 +177,16 @@ TEST(CudaBackend, KeptRowsGiveTheSameStatistics) {
     SKIP_WITHOUT_DEVICE();
     Problem p = kLarge.make(5);
     CudaBackend backend;
-    const SufficientStats copied = run(backend, p, p.n);
+    const SufficientStats copied = statistics_of(backend, p, p.n);
     backend.keep_rows(p.x.data(), p.x.size());
     for (int i = 0; i < 3; i++) {
-        EXPECT_LT(difference(run(backend, p, 30'000), copied), 1e-5);
+        EXPECT_LT(difference(statistics_of(backend, p, 30'000), copied), 1e-5);
     }
     // Other units: what was kept is of no use.
     p.conditioning = Conditioning::identity(p.mixture.d);
-    const SufficientStats identity = run(backend, p, 30'000);
+    const SufficientStats identity = statistics_of(backend, p, 30'000);
     CudaBackend fresh;
-    EXPECT_LT(difference(identity, run(fresh, p, 30'000)), 1e-5);
+    EXPECT_LT(difference(identity, statistics_of(fresh, p, 30'000)), 1e-5);
 }
 
 /// Components of a tiny variance make logits so large that rounding them costs
@@ -212,7 +201,7 @@ TEST(CudaBackend, TinyVariancesKeepAllRows) {
             for (int64_t c = i; c < 300; c += 7) {
                 p.mixture.variances[c] *= 1e-3;
             }
-            const SufficientStats stats = run(backend, p, p.n);
+            const SufficientStats stats = statistics_of(backend, p, p.n);
             double total = 0;
             for (const double count : stats.counts()) {
                 total += count;
@@ -230,7 +219,11 @@ TEST(CudaBackend, SmallLaunchesGiveTheSameStatistics) {
     CudaOptions options;
     options.max_launch_rows = 1000;
     CudaBackend small(options);
-    EXPECT_LT(difference(run(small, p, p.n), run(backend, p, p.n)), 1e-5);
+    EXPECT_LT(
+            difference(
+                    statistics_of(small, p, p.n),
+                    statistics_of(backend, p, p.n)),
+            1e-5);
 }
 
 /// More responsible components a row than a launch has room for.
@@ -251,8 +244,8 @@ TEST(CudaBackend, RowOutsideFp16TakesTheDenseWay) {
     p.x[500 * 24 + 3] = 1e9f;
     CudaBackend backend;
     ReferenceBackend reference;
-    const SufficientStats actual = run(backend, p, p.n);
-    const SufficientStats expected = run(reference, p, p.n);
+    const SufficientStats actual = statistics_of(backend, p, p.n);
+    const SufficientStats expected = statistics_of(reference, p, p.n);
     EXPECT_EQ(backend.dense_rows(), 1);
     EXPECT_LT(difference(actual, expected), 1e-3);
 }
