@@ -1,10 +1,11 @@
 #include <faiss_flashgmm/ivf_checks.h>
 
 #include <algorithm>
-#include <cmath>
 #include <unordered_set>
 
 #include <faiss/impl/FaissAssert.h>
+
+#include <faiss_flashgmm/utils/finite.h>
 
 namespace faiss_flashgmm {
 
@@ -26,14 +27,10 @@ void check_usable(const faiss::IndexIVF& ivf) {
 }
 
 void check_finite(idx_t n, size_t d, const float* x) {
-    for (size_t i = 0; i < n * d; i++) {
-        FAISS_THROW_IF_NOT_FMT(
-                std::isfinite(x[i]),
-                "row %zu, column %zu is %g",
-                i / d,
-                i % d,
-                x[i]);
-    }
+    const size_t size = n * d;
+    const size_t i = first_not_finite(size, x);
+    FAISS_THROW_IF_NOT_FMT(
+            i == size, "row %zu, column %zu is %g", i / d, i % d, x[i]);
 }
 
 void check_ids(idx_t n, const idx_t* ids) {

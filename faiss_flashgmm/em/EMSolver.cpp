@@ -56,8 +56,8 @@ class Fit {
             RowSource& sample,
             uint64_t seed);
     void run_redo(int redo, Mixture mixture, EMResult& best);
-    SufficientStats& e_step(RowSource& rows, const Mixture& mixture);
-    void estimate_spread(SufficientStats& stats, Mixture& mixture);
+    const SufficientStats& e_step(RowSource& rows, const Mixture& mixture);
+    void estimate_spread(const SufficientStats& stats, Mixture& mixture);
     void report(int64_t rows_done, int64_t rows_total);
 
     Backend& backend_;
@@ -147,7 +147,7 @@ void Fit::choose_rows() {
     rows_ = sampled_.get();
 }
 
-SufficientStats& Fit::e_step(RowSource& rows, const Mixture& mixture) {
+const SufficientStats& Fit::e_step(RowSource& rows, const Mixture& mixture) {
     backend_.begin(mixture, conditioning_);
     const int64_t n = rows.size();
     report(0, n);
@@ -203,7 +203,7 @@ Mixture Fit::draw_means(
     return mixture;
 }
 
-void Fit::estimate_spread(SufficientStats& stats, Mixture& mixture) {
+void Fit::estimate_spread(const SufficientStats& stats, Mixture& mixture) {
     double total = 0;
     double squared = 0;
     for (int64_t c = 0; c < k_; c++) {
@@ -249,7 +249,7 @@ Mixture Fit::initialize(const Mixture* initial, uint64_t seed) {
     while (true) {
         mixture.variances = hard;
         mixture.weights = equal;
-        SufficientStats& stats = e_step(sample, mixture);
+        const SufficientStats& stats = e_step(sample, mixture);
         if (progress_.iteration + 1 == progress_.niter) {
             estimate_spread(stats, mixture);
             return mixture;

@@ -3,10 +3,10 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/finite.h>
 
 namespace faiss_flashgmm {
 
@@ -14,12 +14,6 @@ namespace {
 
 /// Columns of a cache line: what a thread takes at least.
 constexpr int64_t kLineColumns = 16;
-
-/// A NaN or an infinity, in a form that compilers vectorize.
-inline uint32_t is_not_finite(float value) {
-    constexpr uint32_t kExponent = 0x7f800000;
-    return (std::bit_cast<uint32_t>(value) & kExponent) == kExponent;
-}
 
 /// The first thing wrong with the rows, in their order.
 std::string first_error(int64_t first, int64_t d, const Rows& rows) {
@@ -32,15 +26,14 @@ std::string first_error(int64_t first, int64_t d, const Rows& rows) {
                     long(first + i),
                     double(w));
         }
-        for (int64_t j = 0; j < d; j++) {
-            const float v = rows.x[i * d + j];
-            if (!std::isfinite(v)) {
-                return format(
-                        "row %ld has %g in column %ld; rows must be finite",
-                        long(first + i),
-                        double(v),
-                        long(j));
-            }
+        const float* x = rows.x + i * d;
+        const int64_t column = first_not_finite(d, x);
+        if (column < d) {
+            return format(
+                    "row %ld has %g in column %ld; rows must be finite",
+                    long(first + i),
+                    double(x[column]),
+                    long(column));
         }
     }
     return "";

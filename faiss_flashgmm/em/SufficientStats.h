@@ -41,7 +41,6 @@ class SufficientStats {
     }
 
     void clear();
-    void add(const SufficientStats& other);
 
     std::span<double> counts() {
         return {buffer_.data(), size_t(k_)};
