@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/half.h>
 
 namespace {
 
@@ -15,19 +16,6 @@ std::vector<char> read_file(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     FLASHGMM_THROW_IF_NOT_FMT(file, "cannot open %s", path.c_str());
     return {std::istreambuf_iterator<char>(file), {}};
-}
-
-float half_to_float(uint16_t half) {
-    const uint32_t sign = uint32_t(half & 0x8000) << 16;
-    const uint32_t magnitude = half & 0x7fff;
-    if (magnitude >= 0x7c00) { // infinity and NaN keep their mantissa
-        return std::bit_cast<float>(
-                sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-    }
-    // Moved into place, the exponent is 112 too small; a product puts it right
-    // for subnormal numbers too.
-    const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
 /// A file with one header: uint32 n, uint32 d, then n * d values.
@@ -111,7 +99,7 @@ float from_byte(uint8_t byte) {
 
 Matrix<float> read_vectors(const std::string& path) {
     if (path.ends_with(".f16bin")) {
-        return to_float(read_bin<uint16_t>(path), half_to_float);
+        return to_float(read_bin<uint16_t>(path), faiss_flashgmm::half_to_float);
     }
     if (path.ends_with(".u8bin")) {
         return to_float(read_bin<uint8_t>(path), from_byte);
