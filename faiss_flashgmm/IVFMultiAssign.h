@@ -17,6 +17,14 @@ struct ListStatistics {
     double exclusive_imbalance = 0; ///< the same of `exclusive`
 };
 
+/// What an index knows of its entries without reading them.
+struct EntryCounts {
+    size_t vectors = 0;    ///< different ids
+    size_t copies = 0;     ///< entries beyond one a vector
+    int max_copies = 1;    ///< the most entries of one id
+    idx_t largest_id = -1; ///< the largest id ever added, at least -1
+};
+
 /** What every IndexIVFMultiAssign has beside its FAISS base class: an index
  * can be cast to it (dynamic_cast) whatever its codec.
  */
@@ -51,6 +59,9 @@ struct IVFMultiAssign {
 
     /// Stored entries a vector, 1 to 2; 1 when empty.
     double entries_per_vector() const;
+
+    /// Takes constant time.
+    virtual EntryCounts counts() const = 0;
 
     /// Reads all ids: O(nentries() log nentries()).
     virtual ListStatistics list_statistics() const = 0;

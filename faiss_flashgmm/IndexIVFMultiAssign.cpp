@@ -52,14 +52,20 @@ Base& copyable(Base& stock) {
  *************************************************************************/
 
 template <class Base>
-IndexIVFMultiAssign<Base>::IndexIVFMultiAssign(Base&& stock)
+IndexIVFMultiAssign<Base>::IndexIVFMultiAssign(
+        Base&& stock,
+        const EntryCounts* known)
         : Base(copyable(stock)) {
     // Owned by `stock` until nothing can throw any more.
     this->own_fields = this->own_invlists = false;
-    const idx_t stock_ntotal = this->ntotal;
-    recount();
-    if (n_copies_ == 0) {
-        this->ntotal = stock_ntotal; // counts rows in no list, too
+    if (known) {
+        set_counts(*known);
+    } else {
+        const idx_t stock_ntotal = this->ntotal;
+        recount();
+        if (n_copies_ == 0) {
+            this->ntotal = stock_ntotal; // counts rows in no list, too
+        }
     }
     this->own_fields = std::exchange(stock.own_fields, false);
     this->own_invlists = std::exchange(stock.own_invlists, false);
@@ -71,12 +77,21 @@ size_t IndexIVFMultiAssign<Base>::nentries() const {
 }
 
 template <class Base>
-void IndexIVFMultiAssign<Base>::recount() {
-    const EntryCounts counts = count_entries(*this);
+EntryCounts IndexIVFMultiAssign<Base>::counts() const {
+    return {size_t(this->ntotal), n_copies_, max_copies_, max_id_};
+}
+
+template <class Base>
+void IndexIVFMultiAssign<Base>::set_counts(const EntryCounts& counts) {
     this->ntotal = counts.vectors;
     n_copies_ = counts.copies;
     max_copies_ = counts.max_copies;
     max_id_ = std::max(max_id_, counts.largest_id);
+}
+
+template <class Base>
+void IndexIVFMultiAssign<Base>::recount() {
+    set_counts(count_entries(*this));
 }
 
 template <class Base>

@@ -52,8 +52,12 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
      * vectors. `stock` gives up what it owns; delete it afterwards.
      *
      * @param stock     its type is Base, not derived from it
+     * @param known     counts() of the lists, trusted; null: the lists are
+     *                  read
      */
-    explicit IndexIVFMultiAssign(Base&& stock);
+    explicit IndexIVFMultiAssign(
+            Base&& stock,
+            const EntryCounts* known = nullptr);
 
     IndexIVFMultiAssign(const IndexIVFMultiAssign&) = delete;
     IndexIVFMultiAssign& operator=(const IndexIVFMultiAssign&) = delete;
@@ -61,6 +65,7 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
     void set_mixture(const Mixture& mixture) override;
     void assign_lists(idx_t n, const float* x, idx_t* lists) const override;
     size_t nentries() const override;
+    EntryCounts counts() const override;
     ListStatistics list_statistics() const override;
     void recount() override;
 
@@ -180,6 +185,7 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
             idx_t a2) const override;
 
    private:
+    void set_counts(const EntryCounts& counts);
     void check_can_add(idx_t n, const float* x, const idx_t* xids) const;
     void make_unique(faiss::RangeSearchResult& result, bool store_pairs) const;
     void store(

@@ -51,13 +51,6 @@ struct SubsetIds : faiss::IDSelector {
     idx_t a1_, a2_;
 };
 
-struct EntryCounts {
-    size_t vectors = 0;    ///< different ids
-    size_t copies = 0;     ///< entries beyond one a vector
-    int max_copies = 1;    ///< the most entries of one id
-    idx_t largest_id = -1; ///< at least -1
-};
-
 /// Throws if an id has more entries than an assigner gives it.
 EntryCounts count_entries(const faiss::IndexIVF& ivf);
 

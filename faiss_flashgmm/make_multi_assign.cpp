@@ -8,20 +8,28 @@
 #include <faiss/impl/FaissAssert.h>
 
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
+#include <faiss_flashgmm/take_over.h>
 
 namespace faiss_flashgmm {
 
 namespace {
 
 template <class Base>
-IVFMultiAssign* take_over(faiss::Index*& index) {
+IVFMultiAssign* take_over_as(faiss::Index*& index, const EntryCounts* known) {
     if (typeid(*index) != typeid(Base)) {
         return nullptr;
     }
     auto* multi = new IndexIVFMultiAssign<Base>(
-            std::move(static_cast<Base&>(*index)));
+            std::move(static_cast<Base&>(*index)), known);
     delete index;
     index = multi;
+    return multi;
+}
+
+template <class... Bases>
+IVFMultiAssign* take_over_any(faiss::Index*& index, const EntryCounts* known) {
+    IVFMultiAssign* multi = nullptr;
+    ((multi = take_over_as<Bases>(index, known)) || ...);
     return multi;
 }
 
@@ -43,10 +51,7 @@ IVFMultiAssign* convert(faiss::Index*& index) {
     if (auto* multi = dynamic_cast<IVFMultiAssign*>(index)) {
         return multi;
     }
-    if (auto* multi = take_over<faiss::IndexIVFFlat>(index)) {
-        return multi;
-    }
-    if (auto* multi = take_over<faiss::IndexIVFPQ>(index)) {
+    if (auto* multi = take_over(index)) {
         return multi;
     }
     if (auto* wrapper = dynamic_cast<faiss::IndexPreTransform*>(index)) {
@@ -61,6 +66,10 @@ IVFMultiAssign* convert(faiss::Index*& index) {
 }
 
 } // namespace
+
+IVFMultiAssign* take_over(faiss::Index*& index, const EntryCounts* known) {
+    return take_over_any<faiss::IndexIVFFlat, faiss::IndexIVFPQ>(index, known);
+}
 
 IVFMultiAssign* make_multi_assign(
         std::unique_ptr<faiss::Index>& index,
