@@ -5,50 +5,9 @@
 #include <string>
 
 #include <faiss_flashgmm/em/Backend.h>
+#include <faiss_flashgmm/gpu/CudaOptions.h>
 
 namespace faiss_flashgmm {
-
-/// Where the responsibilities come from.
-enum class CudaPrecision {
-    /// Tensor cores: rows and means rounded to fp16, fp32 sums.
-    fp16,
-    /// Tensor cores choose the components that matter to a row; fp32
-    /// differences of the rows as they came decide.
-    fp32,
-    /// fp32 differences for every pair. Slow; runs on any device.
-    reference,
-};
-
-struct CudaOptions {
-    int device = 0;
-    CudaPrecision precision = CudaPrecision::fp16;
-
-    /// Components whose responsibility is under this share of the row's
-    /// largest stay out of the M-step's sums. The statistics report their mass.
-    double min_responsibility = 1.0 / (1 << 16);
-
-    /// Bit for bit the same statistics in every run, at the price of a sort.
-    bool deterministic = false;
-
-    /// Rows that one launch works on. Lowered when memory is short.
-    int64_t max_launch_rows = 1 << 20;
-
-    /// Record CudaBackend::times(). Costs little.
-    bool profile = false;
-};
-
-/// Milliseconds on the device since begin(), by kernel.
-struct CudaTimes {
-    double copy_rows = 0; ///< waiting for rows from host memory
-    double condition = 0; ///< rows to fp16
-    double seed = 0;      ///< bounds of the rows' largest logits
-    double posterior = 0; ///< pass 1
-    double emit = 0;      ///< log Z and pairs from what pass 1 kept
-    double refine = 0;    ///< fp32 responsibilities
-    double sort = 0;      ///< pairs by component
-    double sum = 0;       ///< pass 2
-    double dense = 0;     ///< rows that the sparse way leaves out
-};
 
 /** E-step on one NVIDIA GPU.
  *

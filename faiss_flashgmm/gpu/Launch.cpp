@@ -1,0 +1,227 @@
+#include <faiss_flashgmm/gpu/Launch.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace faiss_flashgmm::gpu {
+
+namespace {
+
+/// Pairs that a launch has room for: SIFT has 3 a row, GloVe 11.
+constexpr int64_t kPairsOfRow = 16;
+/// Rows of the least launch, and pairs that they can have.
+constexpr int64_t kLeastRows = 2 * HalfRows::kTile;
+constexpr int64_t kLeastPairs = kLeastRows * 8 * EmitPairs::kMostGroups;
+/// Groups of logits that pass 1 can keep of a row, on average, in the largest
+/// launch; there is more room in smaller ones.
+constexpr int64_t kGroupsOfRow = 8;
+constexpr int64_t kLeastGroups = 64; ///< of a thread in any launch
+/// With a larger share of dense rows a launch starts over with fewer rows, as
+/// long as it has more than these.
+constexpr int64_t kDenseShare = 32;
+constexpr int64_t kRoomyRows = 1 << 15;
+/// Logits of the dense way that exist at once.
+constexpr int64_t kDenseLogits = 1 << 22;
+
+} // namespace
+
+Launch::Launch(DeviceContext& context, const DeviceMixture& mixture)
+        : context_(context),
+          mixture_(mixture),
+          rows_(std::max(context.options.max_launch_rows, kLeastRows)) {}
+
+int64_t Launch::rows() const {
+    return HalfRows::padded_rows(rows_);
+}
+
+void Launch::limit_rows(int64_t rows) {
+    rows_ = std::max(std::min(rows_, rows), kLeastRows);
+}
+
+void Launch::relax_rows() {
+    rows_ = std::min(
+            2 * rows_, std::max(context_.options.max_launch_rows, kLeastRows));
+}
+
+void Launch::reserve(int64_t n) {
+    for (;;) {
+        const int64_t rows = std::min(HalfRows::padded_rows(n), this->rows());
+        try {
+            reserve_exactly(rows);
+            return;
+        } catch (const OutOfMemory&) {
+            if (rows <= kLeastRows) {
+                throw;
+            }
+            limit_rows(rows / 2);
+        }
+    }
+}
+
+void Launch::reserve_exactly(int64_t rows) {
+    const int64_t k = mixture_.k();
+    const int64_t most =
+            std::max({rows * std::min(kPairsOfRow, k), kLeastPairs, k});
+    pairs_.reserve(most, "the pairs");
+    sorted_.reserve(most, "the sorted pairs");
+    capacity_ = int64_t(pairs_.size());
+    dense_list_.reserve(rows, "the list of dense rows");
+    state_.reserve(1, "the counters");
+    row_sums_.reserve(ChunkOutput::kMaxBlocks, "the row sums");
+    host_state_.reserve(1, "the counters");
+    range_begin_.reserve(rows, "the rows' pairs");
+    range_count_.reserve(rows, "the rows' pairs");
+    range_tail_.reserve(rows, "the rows' pairs");
+    const int64_t buckets = std::max(k, Buckets::kMost);
+    counts_.reserve(buckets * kCountStride, "the pair counts");
+    offsets_.reserve(buckets + 1, "the buckets of pairs");
+    segment_offsets_.reserve(buckets + 1, "the buckets of pairs");
+    const int64_t segments = PairSums::max_segments(capacity_, buckets);
+    segment_bucket_.reserve(segments, "the segments");
+    partial_.reserve(
+            segments * PairSums::partial_stride(mixture_.d()),
+            "the segments' sums");
+    logits_.reserve(std::max(kDenseLogits, k), "the dense logits");
+    if (mixture_.sparse()) {
+        groups_.reserve(
+                rows * kGroupsOfRow +
+                        SparsePosterior::streams(rows) * kLeastGroups,
+                "the kept logits");
+        group_ranges_.reserve(rows * 4 * KeptLogits::kParts, "the kept logits");
+        largest_.reserve(rows * KeptLogits::kParts, "the largest logits");
+        second_.reserve(rows * KeptLogits::kParts, "the largest logits");
+        seeds_.reserve(rows, "the largest logits");
+    }
+}
+
+void Launch::clear(int64_t n) {
+    FLASHGMM_CUDA(cudaMemsetAsync(
+            state_.get(), 0, sizeof(ChunkState), context_.compute));
+    const int64_t size = int64_t(output(n).buckets.count) * kCountStride;
+    FLASHGMM_CUDA(cudaMemsetAsync(
+            counts_.get(), 0, size * sizeof(uint32_t), context_.compute));
+}
+
+ChunkOutput Launch::output(int64_t n) const {
+    ChunkOutput out;
+    out.buckets =
+            Buckets::of(n, mixture_.k(), HalfLayout::padded(mixture_.d()) * 2);
+    out.pairs = {
+            uint32_t(std::min<int64_t>(capacity_, 0xFFFFFFF0)), pairs_.get()};
+    out.counts = counts_.get();
+    out.dense_rows = dense_list_.get();
+    out.state = state_.get();
+    out.row_sums = row_sums_.get();
+    return out;
+}
+
+RowRanges Launch::row_ranges() const {
+    return {range_begin_.get(), range_count_.get(), range_tail_.get()};
+}
+
+SparsePosterior Launch::sparse_posterior(
+        const HalfRows& half,
+        float min_responsibility) const {
+    SparsePosterior pass;
+    pass.rows = half;
+    pass.components = mixture_.half_components();
+    pass.min_responsibility = min_responsibility;
+    if (context_.refines()) {
+        pass.z_error = 0x1p-24f;
+    }
+    pass.kept = {
+            groups_.get(),
+            uint32_t(groups_.size() / SparsePosterior::streams(half.n)),
+            group_ranges_.get(),
+            largest_.get(),
+            second_.get()};
+    return pass;
+}
+
+EmitPairs Launch::emit_pairs(const FloatRows& rows, const SparsePosterior& pass)
+        const {
+    EmitPairs emit;
+    emit.n = rows.n;
+    emit.weights = rows.weights;
+    emit.components = mixture_.components();
+    emit.kept = pass.kept;
+    emit.min_responsibility = pass.min_responsibility;
+    emit.second_slack = pass.second_slack;
+    emit.out = output(rows.n);
+    if (rows.n > kRoomyRows) {
+        emit.out.dense_limit = uint32_t(rows.n / kDenseShare);
+    }
+    return emit;
+}
+
+RefinePairs Launch::refine_pairs(const FloatRows& rows) const {
+    RefinePairs refine;
+    refine.rows = rows;
+    refine.components = mixture_.components();
+    refine.ranges = row_ranges();
+    refine.out = output(rows.n);
+    return refine;
+}
+
+SeedRows Launch::seed_rows(const HalfRows& half, const uint32_t* best) const {
+    return {half, mixture_.half_components(), mixture_.k(), best, seeds_.get()};
+}
+
+PairSums Launch::pair_sums(
+        const FloatRows& rows,
+        const HalfRows& half,
+        double* stats) const {
+    PairSums sums;
+    sums.components = mixture_.components();
+    sums.half_rows = half;
+    sums.float_rows = rows;
+    sums.chunk = output(rows.n);
+    sums.offsets = offsets_.get();
+    sums.segment_offsets = segment_offsets_.get();
+    sums.segment_bucket = segment_bucket_.get();
+    sums.sorted = sorted_.get();
+    sums.partial = partial_.get();
+    sums.stats = stats;
+    return sums;
+}
+
+int64_t Launch::dense_batch() const {
+    return DensePosterior::rows_in(
+            std::min<int64_t>(logits_.size(), capacity_), mixture_.k());
+}
+
+void Launch::copy_state() {
+    FLASHGMM_CUDA(cudaMemcpyAsync(
+            host_state_.get(),
+            state_.get(),
+            sizeof(ChunkState),
+            cudaMemcpyDeviceToHost,
+            context_.compute));
+    state_copied_.record(context_.compute);
+}
+
+const ChunkState& Launch::state() {
+    state_copied_.synchronize();
+    return *host_state_.get();
+}
+
+const uint32_t* Launch::dense_list() {
+    const int64_t count = state().dense_rows;
+    if (count > 1 && context_.options.deterministic) {
+        std::vector<uint32_t> list(count);
+        FLASHGMM_CUDA(cudaMemcpy(
+                list.data(),
+                dense_list_.get(),
+                count * sizeof(uint32_t),
+                cudaMemcpyDeviceToHost));
+        std::sort(list.begin(), list.end());
+        FLASHGMM_CUDA(cudaMemcpy(
+                dense_list_.get(),
+                list.data(),
+                count * sizeof(uint32_t),
+                cudaMemcpyHostToDevice));
+    }
+    return dense_list_.get();
+}
+
+} // namespace faiss_flashgmm::gpu
