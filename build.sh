@@ -29,7 +29,7 @@ END
 
 packages=(
     g++ cmake ninja-build pkg-config
-    libfaiss-dev libopenblas-dev libhwy-dev libgtest-dev
+    libfaiss-dev libopenblas-dev libhwy-dev libgtest-dev libhdf5-dev
 )
 
 say() {

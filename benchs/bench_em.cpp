@@ -25,10 +25,9 @@
 #include <faiss/IndexFlat.h>
 
 #include <faiss_flashgmm/FlashGMMClustering.h>
+#include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
-
-#include "VectorFiles.h"
 
 // OpenBLAS keeps its own number of threads; another BLAS has no such function.
 extern "C" void openblas_set_num_threads(int) __attribute__((weak));
@@ -368,7 +367,8 @@ void run(Options options) {
     if (options.data.empty()) {
         x = draw_blobs(options.n, options.d, options.k);
     } else {
-        Matrix<float> file = read_vectors(options.data);
+        faiss_flashgmm::Matrix<float> file =
+                faiss_flashgmm::read_vectors(options.data);
         options.n = std::min(options.n, file.n);
         options.d = file.d;
         x = std::move(file.values);

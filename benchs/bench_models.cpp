@@ -17,10 +17,9 @@
 #include <faiss/IndexFlat.h>
 
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
+#include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
-
-#include "VectorFiles.h"
 
 namespace {
 

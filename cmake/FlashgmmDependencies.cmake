@@ -7,3 +7,13 @@ if(NOT TARGET faiss)
     find_package(faiss REQUIRED)
 endif()
 include(FlashgmmBLAS)
+
+# Optional, for the vector files of ann-benchmarks. CMake's own module would
+# need the C language.
+find_path(HDF5_INCLUDE_DIR hdf5.h PATH_SUFFIXES hdf5/serial)
+find_library(HDF5_LIBRARY NAMES hdf5_serial hdf5)
+mark_as_advanced(HDF5_INCLUDE_DIR HDF5_LIBRARY)
+set(HDF5_FOUND OFF)
+if(HDF5_INCLUDE_DIR AND HDF5_LIBRARY)
+    set(HDF5_FOUND ON)
+endif()

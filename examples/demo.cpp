@@ -21,12 +21,12 @@
 
 #include <faiss_flashgmm/FlashGMMClustering.h>
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
+#include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/train_ivf.h>
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Timer.h>
 
 #include "Report.h"
-#include "VectorFiles.h"
 
 namespace {
 
