@@ -33,6 +33,7 @@ namespace {
 using faiss_flashgmm::FlashGMMClustering;
 using faiss_flashgmm::FlashGMMOptions;
 using faiss_flashgmm::format;
+using faiss_flashgmm::Matrix;
 using faiss_flashgmm::Mixture;
 using faiss_flashgmm::Progress;
 using faiss_flashgmm::Timer;
@@ -129,9 +130,9 @@ Dataset load(
     Dataset data;
     data.name = name;
     data.nlist = nlist;
-    data.base = read_vectors(path + "_base" + extension);
-    data.queries = read_vectors(path + "_query" + extension);
-    data.neighbors = read_ids(path + "_groundtruth.ivecs");
+    data.base = faiss_flashgmm::read_vectors(path + "_base" + extension);
+    data.queries = faiss_flashgmm::read_vectors(path + "_query" + extension);
+    data.neighbors = faiss_flashgmm::read_ids(path + "_groundtruth.ivecs");
     FLASHGMM_THROW_IF_NOT_FMT(
             data.base.d == data.queries.d,
             "%s: rows have %" PRId64 " dimensions, queries %" PRId64,

@@ -80,8 +80,7 @@ struct Hdf5Rows::Impl {
 
     void read(int64_t begin, int64_t count, hid_t type, void* out) {
         FLASHGMM_THROW_IF_NOT_FMT(
-                begin >= 0 && count >= 0 &&
-                        begin <= int64_t(shape[0]) - count,
+                begin >= 0 && count >= 0 && begin <= int64_t(shape[0]) - count,
                 "rows [%lld, %lld + %lld) of the %lld of %s",
                 static_cast<long long>(begin),
                 static_cast<long long>(begin),

@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,40 +17,71 @@ namespace faiss_flashgmm {
 
 namespace {
 
-/// What a file gets that is created in the usual way; mkstemp gives 0600.
-void give_default_mode(int fd) {
+[[noreturn]] void fail(const std::string& path) {
+    FLASHGMM_THROW_FMT(
+            "cannot write %s: %s", path.c_str(), std::strerror(errno));
+}
+
+/// What a file gets that is created in the usual way.
+mode_t default_mode() {
     const mode_t mask = umask(0);
     umask(mask);
-    fchmod(fd, 0666 & ~mask);
+    return 0666 & ~mask;
+}
+
+/// Waits until the bytes of a file are on the disk.
+bool flush_to_disk(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    const bool flushed = fsync(fd) == 0;
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return flushed;
 }
 
 } // namespace
 
-PendingFile::PendingFile(const std::string& path)
-        : path_(path), temporary_path_(path + ".partial-XXXXXX") {
+PendingFile::PendingFile(const std::string& path) : path_(path), target_(path) {
+    std::error_code error;
+    const auto target = std::filesystem::weakly_canonical(path, error);
+    struct stat former;
+    const bool exists = stat(path.c_str(), &former) == 0;
+    if (exists && !S_ISREG(former.st_mode)) {
+        direct_ = true;
+        temporary_path_ = path;
+        return;
+    }
+    if (!error) {
+        target_ = target.string();
+    }
+    temporary_path_ = target_ + ".partial-XXXXXX";
     const int fd = mkstemp(temporary_path_.data());
-    FLASHGMM_THROW_IF_NOT_FMT(
-            fd >= 0,
-            "cannot write %s: %s",
-            path.c_str(),
-            std::strerror(errno));
-    give_default_mode(fd);
+    if (fd < 0) {
+        fail(path);
+    }
+    pending_ = true;
+    fchmod(fd, exists ? former.st_mode & 07777 : default_mode());
     close(fd);
 }
 
 PendingFile::~PendingFile() {
-    if (!temporary_path_.empty()) {
+    if (pending_) {
         std::remove(temporary_path_.c_str());
     }
 }
 
 void PendingFile::commit() {
-    FLASHGMM_THROW_IF_NOT_FMT(
-            std::rename(temporary_path_.c_str(), path_.c_str()) == 0,
-            "cannot write %s: %s",
-            path_.c_str(),
-            std::strerror(errno));
-    temporary_path_.clear();
+    if (direct_) {
+        return;
+    }
+    if (!flush_to_disk(temporary_path_) ||
+        std::rename(temporary_path_.c_str(), target_.c_str()) != 0) {
+        fail(path_);
+    }
+    pending_ = false;
 }
 
 } // namespace faiss_flashgmm

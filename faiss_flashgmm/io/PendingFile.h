@@ -7,7 +7,10 @@ namespace faiss_flashgmm {
 /** A file that appears under its name when it is complete, or not at all.
  *
  * It is written under temporary_path(), beside its name. commit() gives it the
- * name, replacing a former file; without it the destructor deletes it.
+ * name, replacing a former file and keeping that one's permissions; without it
+ * the destructor deletes it. A symbolic link stays one: the file that it points
+ * to is replaced. What is no regular file, such as a pipe or /dev/stdout, is
+ * written to directly.
  */
 class PendingFile {
    public:
@@ -25,12 +28,16 @@ class PendingFile {
         return temporary_path_;
     }
 
-    /// Throws Error if the file cannot take its name. Close it before.
+    /// Close the file before. Throws Error if its bytes do not reach the disk
+    /// or it cannot take its name.
     void commit();
 
    private:
-    std::string path_;
-    std::string temporary_path_; ///< empty once committed
+    std::string path_;   ///< as given
+    std::string target_; ///< behind symbolic links
+    std::string temporary_path_;
+    bool direct_ = false; ///< target_ is written to directly
+    bool pending_ = false;
 };
 
 } // namespace faiss_flashgmm

@@ -123,8 +123,7 @@ void VectorFile::read_as(int64_t begin, int64_t count, T* out) const {
             name_of(layout_.type),
             name_of(type_of<T>()));
     for (int64_t i = 0; i < count; i++) {
-        std::memcpy(
-                out + i * layout_.d, row(begin + i), layout_.d * sizeof(T));
+        std::memcpy(out + i * layout_.d, row(begin + i), layout_.d * sizeof(T));
     }
 }
 
@@ -138,10 +137,8 @@ Matrix<float> read_all(RowSource& source) {
     Matrix<float> all{source.size(), source.dim(), {}};
     resize_or_throw(all.values, uint64_t(all.n) * all.d, "all rows");
     for (int64_t begin = 0; begin < all.n; begin += kChunk) {
-        const Rows rows =
-                source.read(begin, std::min(kChunk, all.n - begin));
-        std::copy_n(
-                rows.x, rows.n * all.d, all.values.data() + begin * all.d);
+        const Rows rows = source.read(begin, std::min(kChunk, all.n - begin));
+        std::copy_n(rows.x, rows.n * all.d, all.values.data() + begin * all.d);
     }
     return all;
 }

@@ -67,11 +67,13 @@ VectorLayout parse_vecs(const File& file, ElementType type) {
     layout.type = type;
     layout.row_headers = true;
     layout.offset = sizeof(int32_t);
-    FLASHGMM_THROW_IF_NOT_FMT(
-            file.size > 0, "%s is empty", file.name.c_str());
+    FLASHGMM_THROW_IF_NOT_FMT(file.size > 0, "%s is empty", file.name.c_str());
     const auto d = file.at<int32_t>(0);
     FLASHGMM_THROW_IF_NOT_FMT(
-            d >= 1, "%s begins with a row of %d elements", file.name.c_str(), d);
+            d >= 1,
+            "%s begins with a row of %d elements",
+            file.name.c_str(),
+            d);
     layout.d = d;
     layout.stride = sizeof(int32_t) + uint64_t(d) * size_of(type);
     FLASHGMM_THROW_IF_NOT_FMT(

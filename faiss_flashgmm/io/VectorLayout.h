@@ -13,8 +13,8 @@ int64_t size_of(ElementType type); ///< bytes
 /// What the end of a file's name says about its format.
 struct VectorFormat {
     ElementType type = ElementType::float32; ///< unless it is .npy
-    bool row_headers = false; ///< d, as int32, before every row
-    bool npy = false;         ///< says in its header which type it holds
+    bool row_headers = false;                ///< d, as int32, before every row
+    bool npy = false; ///< says in its header which type it holds
 
     /// Throws Error if the end of the name is none of those below.
     static VectorFormat of(const std::string& name);
@@ -36,8 +36,8 @@ struct VectorLayout {
     int64_t n = 0;
     int64_t d = 0;
     ElementType type = ElementType::float32;
-    uint64_t offset = 0;    ///< bytes before the first element of the first row
-    uint64_t stride = 0;    ///< bytes from one row to the next
+    uint64_t offset = 0; ///< bytes before the first element of the first row
+    uint64_t stride = 0; ///< bytes from one row to the next
     bool row_headers = false; ///< d is repeated, as int32, before every row
 
     /** Throws Error, naming the file and what is wrong with it, unless its

@@ -77,11 +77,10 @@ VectorWriter::VectorWriter(
             static_cast<long long>(d));
     file_.reset(std::fopen(pending_.temporary_path().c_str(), "wb"));
     FLASHGMM_THROW_IF_NOT_FMT(
-            file_,
-            "cannot write %s: %s",
-            path.c_str(),
-            std::strerror(errno));
-    row_.resize((format_.row_headers ? sizeof(int32_t) : 0) + d * size_of(format_.type));
+            file_, "cannot write %s: %s", path.c_str(), std::strerror(errno));
+    row_.resize(
+            (format_.row_headers ? sizeof(int32_t) : 0) +
+            d * size_of(format_.type));
     if (format_.row_headers) {
         const auto width = int32_t(d);
         std::memcpy(row_.data(), &width, sizeof(width));

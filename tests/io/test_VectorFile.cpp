@@ -9,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include <faiss_flashgmm/io/PendingFile.h>
 #include <faiss_flashgmm/io/VectorWriter.h>
 #include <faiss_flashgmm/utils/Error.h>
 
@@ -137,8 +136,7 @@ TEST(VectorFile, RefusesRowsThatAreNotThere) {
     EXPECT_THROW(file.read(8, 3), Error);
     EXPECT_THROW(file.read(-1, 1), Error);
     EXPECT_THROW(file.read(0, -1), Error);
-    EXPECT_THROW(
-            file.read(std::numeric_limits<int64_t>::max(), 2), Error);
+    EXPECT_THROW(file.read(std::numeric_limits<int64_t>::max(), 2), Error);
 }
 
 TEST(VectorFile, NamesARowOfAnotherLength) {
@@ -229,18 +227,4 @@ TEST(VectorWriter, RefusesWhatItCannotWrite) {
                 ids.append(1, &large);
             },
             Error);
-}
-
-TEST(PendingFile, TakesItsNameOnlyWhenCommitted) {
-    const TemporaryDirectory directory;
-    const std::string path = directory.file("name");
-    {
-        PendingFile pending(path);
-        EXPECT_EQ(directory.list().size(), 1u);
-        EXPECT_NE(directory.list()[0], "name");
-    }
-    EXPECT_TRUE(directory.list().empty());
-    PendingFile pending(path);
-    pending.commit();
-    EXPECT_EQ(directory.list(), std::vector<std::string>{"name"});
 }

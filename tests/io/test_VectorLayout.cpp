@@ -17,9 +17,7 @@ namespace {
 
 VectorLayout parse(const std::string& name, const std::string& bytes) {
     return VectorLayout::parse(
-            name,
-            reinterpret_cast<const uint8_t*>(bytes.data()),
-            bytes.size());
+            name, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
 }
 
 std::string error_of(const std::string& name, const std::string& bytes) {
@@ -117,14 +115,27 @@ TEST(VectorLayout, SaysWhatIsWrongWithNpy) {
     const auto error = [&](const std::string& header) {
         return error_of("x.npy", header + values);
     };
-    EXPECT_NE(error(npy_with("False", "True")).find("Fortran"), std::string::npos);
-    EXPECT_NE(error(npy_with("(2, 3)", "(6,)")).find("two-dim"), std::string::npos);
-    EXPECT_NE(error(npy_with("(2, 3)", "(1, 2, 3)")).find("two-dim"), std::string::npos);
-    EXPECT_NE(error(npy_with("(2, 3)", "(2, -3)")).find("two-dim"), std::string::npos);
-    EXPECT_NE(error(npy_with("(2, 3)", "(2, 4)")).find("truncated"), std::string::npos);
+    EXPECT_NE(
+            error(npy_with("False", "True")).find("Fortran"),
+            std::string::npos);
+    EXPECT_NE(
+            error(npy_with("(2, 3)", "(6,)")).find("two-dim"),
+            std::string::npos);
+    EXPECT_NE(
+            error(npy_with("(2, 3)", "(1, 2, 3)")).find("two-dim"),
+            std::string::npos);
+    EXPECT_NE(
+            error(npy_with("(2, 3)", "(2, -3)")).find("two-dim"),
+            std::string::npos);
+    EXPECT_NE(
+            error(npy_with("(2, 3)", "(2, 4)")).find("truncated"),
+            std::string::npos);
     EXPECT_NE(error(npy_with("<f4", ">f4")).find(">f4"), std::string::npos);
-    EXPECT_NE(error(npy_with("'<f4'", "[('a', 1)]")).find("records"), std::string::npos);
-    EXPECT_NE(error(npy_with("shape", "shade")).find("shape"), std::string::npos);
+    EXPECT_NE(
+            error(npy_with("'<f4'", "[('a', 1)]")).find("records"),
+            std::string::npos);
+    EXPECT_NE(
+            error(npy_with("shape", "shade")).find("shape"), std::string::npos);
     EXPECT_NE(error("\x93NUMPX").find(".npy"), std::string::npos);
     EXPECT_NE(error_of("x.npy", npy_header(kNpy).substr(0, 30)), "");
 }
@@ -158,7 +169,9 @@ TEST(VectorLayout, RefusesSizesThatOverflow) {
 TEST(VectorLayout, TellsAGitLfsPointer) {
     const std::string pointer =
             "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
-    EXPECT_NE(error_of("x.fvecs", pointer).find("git lfs pull"), std::string::npos);
+    EXPECT_NE(
+            error_of("x.fvecs", pointer).find("git lfs pull"),
+            std::string::npos);
 }
 
 TEST(VectorLayout, AnyBytesAreAnErrorOrAWholeFile) {

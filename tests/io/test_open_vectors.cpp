@@ -63,13 +63,7 @@ void put(
     const hid_t space =
             H5Screate_simple(int(shape.size()), shape.data(), nullptr);
     const hid_t dataset = H5Dcreate2(
-            file,
-            name,
-            type,
-            space,
-            H5P_DEFAULT,
-            H5P_DEFAULT,
-            H5P_DEFAULT);
+            file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
     H5Dclose(dataset);
     H5Sclose(space);
@@ -94,8 +88,7 @@ TEST(Hdf5Rows, ReadsTheLayoutOfAnnBenchmarks) {
 
     EXPECT_EQ(read_vectors(path).values, x);
     EXPECT_EQ(
-            read_vectors(path + ":test").values,
-            (std::vector<float>{1, 2, 3}));
+            read_vectors(path + ":test").values, (std::vector<float>{1, 2, 3}));
     EXPECT_EQ(read_ids(path).values, (std::vector<int32_t>{7, 19}));
     const std::unique_ptr<RowSource> rows = open_vectors(path);
     const Rows middle = rows->read(7, 2);
