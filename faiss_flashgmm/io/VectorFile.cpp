@@ -42,6 +42,8 @@ template <class T>
 constexpr ElementType type_of() {
     if constexpr (std::is_same_v<T, float>) {
         return ElementType::float32;
+    } else if constexpr (std::is_same_v<T, double>) {
+        return ElementType::float64;
     } else if constexpr (std::is_same_v<T, uint8_t>) {
         return ElementType::uint8;
     } else if constexpr (std::is_same_v<T, int8_t>) {
@@ -128,6 +130,7 @@ void VectorFile::read_as(int64_t begin, int64_t count, T* out) const {
 }
 
 template void VectorFile::read_as(int64_t, int64_t, float*) const;
+template void VectorFile::read_as(int64_t, int64_t, double*) const;
 template void VectorFile::read_as(int64_t, int64_t, uint8_t*) const;
 template void VectorFile::read_as(int64_t, int64_t, int8_t*) const;
 template void VectorFile::read_as(int64_t, int64_t, int32_t*) const;

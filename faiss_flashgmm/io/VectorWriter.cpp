@@ -141,7 +141,8 @@ void VectorWriter::append_as(int64_t n, const From* x) {
     n_ += n;
 }
 
-void VectorWriter::append(int64_t n, const float* x) {
+template <class From>
+void VectorWriter::append_any(int64_t n, const From* x) {
     switch (format_.type) {
         case ElementType::float32:
             return append_as<float>(n, x);
@@ -156,6 +157,14 @@ void VectorWriter::append(int64_t n, const float* x) {
         case ElementType::int32:
             return append_as<int32_t>(n, x);
     }
+}
+
+void VectorWriter::append(int64_t n, const float* x) {
+    append_any(n, x);
+}
+
+void VectorWriter::append(int64_t n, const double* x) {
+    append_any(n, x);
 }
 
 void VectorWriter::append(int64_t n, const int64_t* ids) {

@@ -32,6 +32,8 @@ class VectorWriter {
      */
     void append(int64_t n, const float* x);
 
+    void append(int64_t n, const double* x);
+
     /// Appends rows of ids, to a format of int32.
     void append(int64_t n, const int64_t* ids);
 
@@ -44,6 +46,8 @@ class VectorWriter {
         }
     };
 
+    template <class From>
+    void append_any(int64_t n, const From* x);
     template <class T, class From>
     void append_as(int64_t n, const From* x);
     void write(const void* bytes, uint64_t size);
