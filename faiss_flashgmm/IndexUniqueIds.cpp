@@ -1,0 +1,111 @@
+#include <faiss_flashgmm/IndexUniqueIds.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include <faiss/impl/FaissAssert.h>
+
+#include <faiss_flashgmm/unique_results.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+/// Bytes of results fetched at once by a search.
+constexpr size_t kFetchedBytes = 32 << 20;
+
+struct SameId {
+    idx_t operator()(idx_t label) const {
+        return label;
+    }
+};
+
+} // namespace
+
+IndexUniqueIds::IndexUniqueIds(faiss::Index* index, int max_copies)
+        : faiss::IndexPreTransform(index), max_copies(max_copies) {
+    own_fields = false;
+    FAISS_THROW_IF_NOT_FMT(max_copies >= 1, "max_copies is %d", max_copies);
+}
+
+void IndexUniqueIds::search(
+        idx_t n,
+        const float* x,
+        idx_t k,
+        float* distances,
+        idx_t* labels,
+        const faiss::SearchParameters* params) const {
+    FAISS_THROW_IF_NOT_FMT(n >= 0, "%ld queries", long(n));
+    FAISS_THROW_IF_NOT_FMT(k > 0, "k is %ld", long(k));
+    FAISS_THROW_IF_NOT_FMT(max_copies >= 1, "max_copies is %d", max_copies);
+    const idx_t n_entries = std::max<idx_t>(1, ntotal) * max_copies;
+    const idx_t fetch = k >= n_entries ? k : idx_t(max_copies) * (k - 1) + 1;
+    const idx_t block = std::clamp<idx_t>(
+            kFetchedBytes / (sizeof(float) + sizeof(idx_t)) / fetch,
+            1,
+            std::max<idx_t>(n, 1));
+    const float no_result = metric_type == faiss::METRIC_INNER_PRODUCT
+            ? std::numeric_limits<float>::lowest()
+            : std::numeric_limits<float>::max();
+
+    std::vector<float> fetched_distances(block * fetch);
+    std::vector<idx_t> fetched_labels(block * fetch);
+    SeenIds seen;
+    for (idx_t i0 = 0; i0 < n; i0 += block) {
+        const idx_t count = std::min(block, n - i0);
+        IndexPreTransform::search(
+                count,
+                x + i0 * d,
+                fetch,
+                fetched_distances.data(),
+                fetched_labels.data(),
+                params);
+        for (idx_t i = 0; i < count; i++) {
+            unique_topk(
+                    fetch,
+                    fetched_distances.data() + i * fetch,
+                    fetched_labels.data() + i * fetch,
+                    SameId(),
+                    no_result,
+                    k,
+                    distances + (i0 + i) * k,
+                    labels + (i0 + i) * k,
+                    seen);
+        }
+    }
+}
+
+void IndexUniqueIds::range_search(
+        idx_t n,
+        const float* x,
+        float radius,
+        faiss::RangeSearchResult* result,
+        const faiss::SearchParameters* params) const {
+    IndexPreTransform::range_search(n, x, radius, result, params);
+    unique_range(*result, SameId(), metric_type == faiss::METRIC_INNER_PRODUCT);
+}
+
+void IndexUniqueIds::search_and_reconstruct(
+        idx_t,
+        const float*,
+        idx_t,
+        float*,
+        idx_t*,
+        float*,
+        const faiss::SearchParameters*) const {
+    FAISS_THROW_MSG(
+            "IndexUniqueIds does not offer search_and_reconstruct: search, "
+            "then reconstruct");
+}
+
+#if FAISS_FLASHGMM_HAS_SEARCH1
+void IndexUniqueIds::search1(
+        const float*,
+        faiss::ResultHandler&,
+        faiss::SearchParameters*) const {
+    FAISS_THROW_MSG("IndexUniqueIds does not offer search1");
+}
+#endif
+
+} // namespace faiss_flashgmm

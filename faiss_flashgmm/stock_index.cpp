@@ -1,0 +1,197 @@
+#include <faiss_flashgmm/stock_index.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <faiss/IndexIVF.h>
+#include <faiss/IndexIVFPQFastScan.h>
+#include <faiss/impl/FaissAssert.h>
+#include <faiss/impl/io.h>
+#include <faiss/impl/pq4_fast_scan.h>
+#include <faiss/invlists/BlockInvertedLists.h>
+
+#include <faiss_flashgmm/IVFMultiAssign.h>
+#include <faiss_flashgmm/MultiAssignCloner.h>
+#include <faiss_flashgmm/index_container.h>
+#include <faiss_flashgmm/index_tree.h>
+#include <faiss_flashgmm/make_multi_assign.h>
+#include <faiss_flashgmm/train_ivf.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+/// Whether to keep each entry, per list.
+using KeptEntries = std::vector<std::vector<bool>>;
+
+/// How well a decoded entry fits its list; the best is the primary one.
+float fit_to_list(const faiss::IndexIVF& ivf, size_t list, size_t offset) {
+    std::vector<float> vector(ivf.d), centroid(ivf.d);
+    ivf.reconstruct_from_offset(list, offset, vector.data());
+    ivf.quantizer->reconstruct(list, centroid.data());
+    double fit = 0;
+    for (int j = 0; j < ivf.d; j++) {
+        const double difference = double(vector[j]) - centroid[j];
+        fit += ivf.metric_type == faiss::METRIC_INNER_PRODUCT
+                ? double(vector[j]) * centroid[j]
+                : -difference * difference;
+    }
+    return float(fit);
+}
+
+KeptEntries primary_entries(const faiss::IndexIVF& ivf) {
+    KeptEntries kept(ivf.nlist);
+    std::vector<std::tuple<idx_t, size_t, size_t>> entries; // id, list, offset
+    for (size_t list = 0; list < ivf.nlist; list++) {
+        const size_t size = ivf.invlists->list_size(list);
+        kept[list].resize(size, true);
+        faiss::InvertedLists::ScopedIds ids(ivf.invlists, list);
+        for (size_t j = 0; j < size; j++) {
+            entries.emplace_back(ids[j], list, j);
+        }
+    }
+    std::sort(entries.begin(), entries.end());
+    for (size_t begin = 0, end; begin < entries.size(); begin = end) {
+        for (end = begin + 1; end < entries.size() &&
+             std::get<0>(entries[end]) == std::get<0>(entries[begin]);) {
+            end++;
+        }
+        if (end - begin == 1) {
+            continue;
+        }
+        size_t best = begin;
+        float best_fit = 0;
+        for (size_t e = begin; e < end; e++) {
+            const auto [id, list, offset] = entries[e];
+            const float fit = fit_to_list(ivf, list, offset);
+            if (e == begin || fit > best_fit) {
+                best = e;
+                best_fit = fit;
+            }
+            kept[list][offset] = false;
+        }
+        kept[std::get<1>(entries[best])][std::get<2>(entries[best])] = true;
+    }
+    return kept;
+}
+
+/// In new lists: those of the index may be on disk, where others see them.
+void keep_in_arrays(faiss::IndexIVF& ivf, const KeptEntries& kept) {
+    auto lists = std::make_unique<faiss::ArrayInvertedLists>(
+            ivf.nlist, ivf.code_size);
+    for (size_t list = 0; list < ivf.nlist; list++) {
+        faiss::InvertedLists::ScopedIds ids(ivf.invlists, list);
+        faiss::InvertedLists::ScopedCodes codes(ivf.invlists, list);
+        for (size_t j = 0; j < kept[list].size(); j++) {
+            if (kept[list][j]) {
+                lists->add_entry(list, ids[j], codes.get() + j * ivf.code_size);
+            }
+        }
+    }
+    ivf.replace_invlists(lists.get(), true);
+    lists.release();
+}
+
+void keep_in_blocks(
+        const faiss::IndexIVFPQFastScan& ivf,
+        faiss::BlockInvertedLists& lists,
+        const KeptEntries& kept) {
+    for (size_t list = 0; list < lists.nlist; list++) {
+        uint8_t* codes = lists.codes[list].data();
+        const auto move = [&](size_t from, size_t to, bool clear) {
+            for (size_t sq = 0; sq < size_t(ivf.M2); sq++) {
+                const uint8_t code = clear
+                        ? 0
+                        : faiss::pq4_get_packed_element(
+                                  codes, ivf.bbs, ivf.M2, from, sq);
+                faiss::pq4_set_packed_element(
+                        codes, code, ivf.bbs, ivf.M2, to, sq);
+            }
+        };
+        size_t n_kept = 0;
+        for (size_t j = 0; j < kept[list].size(); j++) {
+            if (kept[list][j]) {
+                move(j, n_kept, false);
+                lists.ids[list][n_kept++] = lists.ids[list][j];
+            }
+        }
+        for (size_t j = n_kept; j < kept[list].size(); j++) {
+            move(j, j, true);
+        }
+        lists.resize(list, n_kept);
+    }
+}
+
+void keep_entries(faiss::IndexIVF& ivf, const KeptEntries& kept) {
+    const faiss::DirectMap::Type map_type = ivf.direct_map.type;
+    ivf.direct_map.clear();
+    if (map_type != faiss::DirectMap::NoMap) {
+        ivf.direct_map.set_type(
+                faiss::DirectMap::NoMap, ivf.invlists, ivf.ntotal);
+    }
+    auto* blocks = dynamic_cast<faiss::BlockInvertedLists*>(ivf.invlists);
+    auto* fast_scan = dynamic_cast<faiss::IndexIVFPQFastScan*>(&ivf);
+    if (!blocks) {
+        keep_in_arrays(ivf, kept);
+    } else {
+        FAISS_THROW_IF_NOT_FMT(
+                fast_scan,
+                "copies cannot be taken out of a %s",
+                typeid(ivf).name());
+        keep_in_blocks(*fast_scan, *blocks, kept);
+    }
+    ivf.direct_map.set_type(map_type, ivf.invlists, ivf.ntotal);
+}
+
+/// All parts of an index, in one order for all copies of it.
+std::vector<faiss::Index*> parts_of(faiss::Index* index) {
+    std::vector<faiss::Index*> parts;
+    for_each_part(index, [&](const std::string&, faiss::Index*& part) {
+        parts.push_back(part);
+    });
+    return parts;
+}
+
+} // namespace
+
+std::unique_ptr<faiss::Index> to_stock(
+        const faiss::Index& index,
+        StockCopies copies) {
+    faiss::VectorIOWriter writer;
+    write_container(index, writer);
+    faiss::VectorIOReader reader;
+    reader.data = std::move(writer.data);
+    std::unique_ptr<faiss::Index> stock = read_container(reader, 0, true);
+
+    const auto parts = parts_of(const_cast<faiss::Index*>(&index)); // read only
+    const auto stock_parts = parts_of(stock.get());
+    FAISS_THROW_IF_NOT(parts.size() == stock_parts.size());
+    for (size_t i = 0; i < parts.size(); i++) {
+        if (dynamic_cast<const IndexFlatGMM*>(parts[i])) {
+            stock_parts[i]->is_trained = true; // an IndexFlat needs no training
+        }
+        auto* multi = dynamic_cast<const IVFMultiAssign*>(parts[i]);
+        if (multi && copies == StockCopies::single &&
+            multi->counts().copies > 0) {
+            keep_entries(
+                    dynamic_cast<faiss::IndexIVF&>(*stock_parts[i]),
+                    primary_entries(dynamic_cast<faiss::IndexIVF&>(*parts[i])));
+        }
+    }
+    return stock;
+}
+
+std::unique_ptr<faiss::Index> from_stock(
+        const faiss::Index& index,
+        const MultiAssign& assigner,
+        const FlashGMMOptions& gmm) {
+    std::unique_ptr<faiss::Index> copy = clone_index(index);
+    make_multi_assign(copy, assigner, gmm);
+    return copy;
+}
+
+} // namespace faiss_flashgmm
