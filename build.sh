@@ -30,6 +30,7 @@ END
 packages=(
     g++ cmake ninja-build pkg-config
     libfaiss-dev libopenblas-dev libhwy-dev libgtest-dev libhdf5-dev
+    libcli11-dev
 )
 
 say() {
@@ -161,7 +162,7 @@ check() {
     scripts/check_layers.sh
     say "Shell scripts"
     if have shellcheck; then
-        shellcheck build.sh .ci/run scripts/*.sh tests/*/*.sh
+        shellcheck build.sh .ci/run data/fetch scripts/*.sh tests/*/*.sh
     else
         echo "skipped: no shellcheck"
     fi
