@@ -13,6 +13,8 @@ usage: ./build.sh <command>
                  writes build/demo/report.json and build/demo/*.svg
   test           everything that must hold: format, layers, unit tests,
                  AddressSanitizer and UBSan, use from another project
+  python [args]  the Python package in an environment of its own, with its
+                 tests; args go to pytest
   unit [args]    the unit tests alone; args go to ctest
   asan [args]    the unit tests under the sanitizers; args go to ctest
   build [preset] build a preset of CMakePresets.json (default: release)
@@ -30,7 +32,7 @@ END
 packages=(
     g++ cmake ninja-build pkg-config
     libfaiss-dev libopenblas-dev libhwy-dev libgtest-dev libhdf5-dev
-    libcli11-dev
+    python3-dev python3-venv
 )
 
 say() {
@@ -122,6 +124,21 @@ run_tests() {
     ctest --preset "$preset" --parallel "$(nproc)" "$@"
 }
 
+# The package is built and tested as its users install it: by pip, with faiss
+# from PyPI.
+python_package() {
+    local venv=build/python/venv
+    say "Python package"
+    [[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 \
+        'scikit-build-core>=0.10' 'nanobind>=2.2' numpy pytest tqdm \
+        faiss-cpu scikit-learn || return 1
+    "$venv/bin/pip" install --quiet --disable-pip-version-check \
+        --no-build-isolation . || die "could not build the Python package"
+    OPENBLAS_NUM_THREADS=1 "$venv/bin/python" -m pytest -q "$@" ||
+        die "Python tests failed"
+}
+
 sources() {
     local rooms=(faiss_flashgmm tests benchs examples)
     {
@@ -183,6 +200,7 @@ main() {
             check
             run_tests release
             run_tests asan
+            python_package || say "Skipped: no package index for Python"
             say "All tests passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
             ;;
         unit)
@@ -196,6 +214,10 @@ main() {
         build)
             ensure_packages
             build "${1:-release}"
+            ;;
+        python)
+            ensure_packages
+            python_package "$@" || die "pip could not install what is needed"
             ;;
         bench)
             ensure_packages

@@ -3,7 +3,7 @@
 # Debian's faiss target links OpenMP::OpenMP_CXX without finding it.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(hwy REQUIRED)
-if(NOT TARGET faiss)
+if(FLASHGMM_FAISS AND NOT TARGET faiss)
     find_package(faiss REQUIRED)
 endif()
 include(FlashgmmBLAS)
