@@ -31,8 +31,8 @@ using namespace faiss_flashgmm;
 namespace {
 
 template <class T, int Dimensions>
-using Array =
-        nb::ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+using Array = nb::
+        ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
 using Output = nb::ndarray<nb::numpy, T>;
@@ -53,8 +53,8 @@ class PythonRows : public RowSource {
    public:
     PythonRows(nb::object source, const float* weights)
             : source_(std::move(source)), weights_(weights) {
-        const auto shape = nb::cast<std::pair<int64_t, int64_t>>(
-                source_.attr("shape"));
+        const auto shape =
+                nb::cast<std::pair<int64_t, int64_t>>(source_.attr("shape"));
         n_ = shape.first;
         d_ = shape.second;
     }
@@ -75,8 +75,7 @@ class PythonRows : public RowSource {
         chunk_ = source_.attr("read")(begin, count);
         const auto rows = nb::cast<Array<float, 2>>(chunk_);
         FLASHGMM_THROW_IF_NOT_FMT(
-                int64_t(rows.shape(0)) == count &&
-                        int64_t(rows.shape(1)) == d_,
+                int64_t(rows.shape(0)) == count && int64_t(rows.shape(1)) == d_,
                 "read(%lld, %lld) returned an array of shape (%zu, %zu)",
                 static_cast<long long>(begin),
                 static_cast<long long>(count),
