@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 
 #include <faiss/impl/AuxIndexStructures.h>
 #include <faiss/impl/FaissAssert.h>
+#include <faiss/impl/IDSelector.h>
 
 #include <faiss_flashgmm/ivf_checks.h>
 #include <faiss_flashgmm/ivf_training.h>
+#include <faiss_flashgmm/list_codes.h>
 #include <faiss_flashgmm/list_entries.h>
 #include <faiss_flashgmm/unique_results.h>
 
@@ -34,7 +37,9 @@ Base& copyable(Base& stock) {
             typeid(stock).name(),
             typeid(Base).name());
 #if !FAISS_FLASHGMM_AT_LEAST(1, 15, 0)
-    if constexpr (std::is_base_of_v<faiss::IndexIVFPQ, Base>) {
+    if constexpr (
+            std::is_base_of_v<faiss::IndexIVFPQ, Base> ||
+            std::is_base_of_v<faiss::IndexIVFPQFastScan, Base>) {
         // These versions copy an empty table by a memcpy from null, which is
         // undefined.
         if (stock.precomputed_table.size() == 0) {
@@ -43,6 +48,22 @@ Base& copyable(Base& stock) {
     }
 #endif
     return stock;
+}
+
+/// FastScan indexes hold a pointer to their own codec, which copying or
+/// reading one leaves wrong.
+template <class Base>
+void point_to_own_codec([[maybe_unused]] Base& index) {
+#if FAISS_FLASHGMM_HAS_FINE_QUANTIZER
+    if constexpr (std::is_base_of_v<faiss::IndexIVFPQFastScan, Base>) {
+        index.fine_quantizer = &index.pq;
+    }
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+    if constexpr (std::is_base_of_v<faiss::IndexIVFRaBitQFastScan, Base>) {
+        index.fine_quantizer = &index.rabitq;
+    }
+#endif
 }
 
 } // namespace
@@ -58,6 +79,7 @@ IndexIVFMultiAssign<Base>::IndexIVFMultiAssign(
         : Base(copyable(stock)) {
     // Owned by `stock` until nothing can throw any more.
     this->own_fields = this->own_invlists = false;
+    point_to_own_codec<Base>(*this);
     if (known) {
         set_counts(*known);
     } else {
@@ -243,7 +265,7 @@ void IndexIVFMultiAssign<Base>::store(
         lists.resize(count * width);
         complete_lists(
                 *this->quantizer, count, rows, primary + i0, lists.data());
-        const size_t n_copies = add_entries(
+        const AddedEntries added = add_entries(
                 *this,
                 count,
                 rows,
@@ -253,10 +275,8 @@ void IndexIVFMultiAssign<Base>::store(
                 inverted_list_context);
         max_id_ = std::max(max_id_, *std::max_element(ids, ids + count));
         this->ntotal += count;
-        n_copies_ += n_copies;
-        if (n_copies > 0) {
-            max_copies_ = std::max(max_copies_, width);
-        }
+        n_copies_ += added.copies;
+        max_copies_ = std::max(max_copies_, added.max_copies);
     }
     if (this->verbose) {
         printf("IndexIVFMultiAssign: added %ld vectors, %.3f entries each\n",
@@ -274,6 +294,7 @@ void IndexIVFMultiAssign<Base>::add_sa_codes(
     FAISS_THROW_IF_NOT_FMT(n >= 0, "%ld codes", long(n));
     this->direct_map.check_can_add(xids);
     const size_t size = this->sa_code_size();
+    const size_t list_size = size - this->code_size;
     for (idx_t i = 0; i < n; i++) {
         this->decode_listno(codes + i * size); // throws if there is none
         FAISS_THROW_IF_NOT_FMT(
@@ -281,18 +302,114 @@ void IndexIVFMultiAssign<Base>::add_sa_codes(
                 "code %ld has the id -1, which means no result",
                 long(i));
     }
-    std::vector<idx_t> ids = xids ? std::vector<idx_t>(xids, xids + n)
-                                  : next_ids(*this, max_id_, n);
-    const bool array = this->direct_map.type == faiss::DirectMap::Array;
-    Base::add_sa_codes(n, codes, array ? nullptr : ids.data());
-    for (idx_t id : ids) {
-        max_id_ = std::max(max_id_, id);
+    const std::vector<idx_t> ids = xids ? std::vector<idx_t>(xids, xids + n)
+                                        : next_ids(*this, max_id_, n);
+    for (idx_t i = 0; i < n; i++) {
+        const uint8_t* code = codes + i * size;
+        append_code(*this, this->decode_listno(code), ids[i], code + list_size);
+        max_id_ = std::max(max_id_, ids[i]);
+        this->ntotal++;
     }
 }
 
 /*************************************************************************
  * Searching
  *************************************************************************/
+
+namespace {
+
+/// The parameters of a FastScan search with nprobe at most nlist, which FAISS
+/// clamps for other codecs only.
+template <class Base>
+class AtMostAllLists {
+   public:
+    AtMostAllLists(const Base& ivf, const faiss::SearchParameters* given)
+            : given_(given) {
+        const auto* params =
+                dynamic_cast<const faiss::IVFSearchParameters*>(given);
+        if ((given && !params) ||
+            (params ? params->nprobe : ivf.nprobe) <= ivf.nlist) {
+            return;
+        }
+#if FAISS_FLASHGMM_HAS_RABITQ
+        if (auto* rabitq =
+                    dynamic_cast<const faiss::IVFRaBitQSearchParameters*>(
+                            params)) {
+            clamped_ =
+                    std::make_unique<faiss::IVFRaBitQSearchParameters>(*rabitq);
+        }
+#endif
+        if (!clamped_) {
+            clamped_ = params
+                    ? std::make_unique<faiss::IVFSearchParameters>(*params)
+                    : std::make_unique<faiss::IVFSearchParameters>();
+        }
+        clamped_->nprobe = ivf.nlist;
+    }
+
+    const faiss::SearchParameters* parameters() const {
+        return clamped_ ? clamped_.get() : given_;
+    }
+
+   private:
+    const faiss::SearchParameters* given_;
+    std::unique_ptr<faiss::IVFSearchParameters> clamped_;
+};
+
+} // namespace
+
+/// @param fetch     (i0, count, k, distances, labels): the k best entries of
+///                  `count` queries from i0 on
+template <class Base>
+template <class Fetch>
+void IndexIVFMultiAssign<Base>::search_unique(
+        idx_t n,
+        idx_t k,
+        float* distances,
+        idx_t* labels,
+        bool store_pairs,
+        const Fetch& fetch) const {
+    if (n_copies_ == 0) {
+        fetch(0, n, k, distances, labels);
+        return;
+    }
+    // The k-th best different id is among that many entries.
+    const idx_t n_entries = this->ntotal + n_copies_;
+    const idx_t fetched = k >= n_entries
+            ? n_entries
+            : std::min(n_entries, max_copies_ * (k - 1) + 1);
+    const idx_t block = std::clamp<idx_t>(
+            kFetchedBytes / (sizeof(float) + sizeof(idx_t)) / fetched,
+            1,
+            std::max<idx_t>(n, 1));
+    const float no_result = this->metric_type == faiss::METRIC_INNER_PRODUCT
+            ? std::numeric_limits<float>::lowest()
+            : std::numeric_limits<float>::max();
+
+    std::vector<float> fetched_distances(block * fetched);
+    std::vector<idx_t> fetched_labels(block * fetched);
+    SeenIds seen;
+    for (idx_t i0 = 0; i0 < n; i0 += block) {
+        const idx_t count = std::min(block, n - i0);
+        fetch(i0,
+              count,
+              fetched,
+              fetched_distances.data(),
+              fetched_labels.data());
+        for (idx_t i = 0; i < count; i++) {
+            unique_topk(
+                    fetched,
+                    fetched_distances.data() + i * fetched,
+                    fetched_labels.data() + i * fetched,
+                    IdOfLabel{*this, store_pairs},
+                    no_result,
+                    k,
+                    distances + (i0 + i) * k,
+                    labels + (i0 + i) * k,
+                    seen);
+        }
+    }
+}
 
 template <class Base>
 void IndexIVFMultiAssign<Base>::search(
@@ -303,7 +420,32 @@ void IndexIVFMultiAssign<Base>::search(
         idx_t* labels,
         const faiss::SearchParameters* params) const {
     check_search(*this, n, n_copies_ > 0);
-    Base::search(n, x, k, distances, labels, params);
+    if constexpr (kFastScan && !FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS) {
+        FAISS_THROW_IF_NOT_MSG(
+                !params,
+                "FastScan has no search parameters before FAISS 1.8: set those "
+                "of the index");
+        FAISS_THROW_IF_NOT_FMT(
+                this->nprobe > 0 && this->nprobe <= this->nlist,
+                "nprobe is %zu, FastScan before FAISS 1.8 takes 1 to %zu",
+                this->nprobe,
+                this->nlist);
+        FAISS_THROW_IF_NOT_FMT(k > 0, "k is %ld", long(k));
+        search_unique(
+                n,
+                k,
+                distances,
+                labels,
+                false,
+                [&](idx_t i0, idx_t count, idx_t fetch, float* d, idx_t* l) {
+                    Base::search(count, x + i0 * this->d, fetch, d, l);
+                });
+    } else if constexpr (kFastScan) {
+        const AtMostAllLists<Base> clamped(*this, params);
+        Base::search(n, x, k, distances, labels, clamped.parameters());
+    } else {
+        Base::search(n, x, k, distances, labels, params);
+    }
 }
 
 template <class Base>
@@ -335,65 +477,32 @@ void IndexIVFMultiAssign<Base>::search_preassigned(
     check_search(*this, n, n_copies_ > 0);
     check_preassigned(*this, n, assign, store_pairs, params);
     FAISS_THROW_IF_NOT_FMT(k > 0, "k is %ld", long(k));
-    if (n_copies_ == 0) {
-        Base::search_preassigned(
-                n,
-                x,
-                k,
-                assign,
-                centroid_dis,
-                distances,
-                labels,
-                store_pairs,
-                params,
-                stats);
-        return;
-    }
-
-    // The k-th best different id is among that many entries.
-    const idx_t n_entries = this->ntotal + n_copies_;
-    const idx_t fetch = k >= n_entries
-            ? n_entries
-            : std::min(n_entries, max_copies_ * (k - 1) + 1);
-    const idx_t block = std::clamp<idx_t>(
-            kFetchedBytes / (sizeof(float) + sizeof(idx_t)) / fetch,
-            1,
-            std::max<idx_t>(n, 1));
-    const idx_t nprobe =
-            std::min(this->nlist, params ? params->nprobe : this->nprobe);
-    const float no_result = this->metric_type == faiss::METRIC_INNER_PRODUCT
-            ? std::numeric_limits<float>::lowest()
-            : std::numeric_limits<float>::max();
-
-    std::vector<float> fetched_distances(block * fetch);
-    std::vector<idx_t> fetched_labels(block * fetch);
-    SeenIds seen;
-    for (idx_t i0 = 0; i0 < n; i0 += block) {
-        const idx_t count = std::min(block, n - i0);
-        Base::search_preassigned(
-                count,
-                x + i0 * this->d,
-                fetch,
-                assign + i0 * nprobe,
-                centroid_dis + i0 * nprobe,
-                fetched_distances.data(),
-                fetched_labels.data(),
-                store_pairs,
-                params,
-                stats);
-        for (idx_t i = 0; i < count; i++) {
-            unique_topk(
-                    fetch,
-                    fetched_distances.data() + i * fetch,
-                    fetched_labels.data() + i * fetch,
-                    IdOfLabel{*this, store_pairs},
-                    no_result,
-                    k,
-                    distances + (i0 + i) * k,
-                    labels + (i0 + i) * k,
-                    seen);
-        }
-    }
+    FAISS_THROW_IF_NOT_MSG(
+            !kFastScan || FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS,
+            "FastScan takes no given lists before FAISS 1.8");
+    FAISS_THROW_IF_NOT_MSG(
+            assign ? bool(centroid_dis) : kFastScan,
+            "the lists of the queries or the distances to them are missing");
+    const idx_t nprobe = probes_a_query(*this, params);
+    search_unique(
+            n,
+            k,
+            distances,
+            labels,
+            store_pairs,
+            [&](idx_t i0, idx_t count, idx_t fetch, float* d, idx_t* l) {
+                Base::search_preassigned(
+                        count,
+                        x + i0 * this->d,
+                        fetch,
+                        assign ? assign + i0 * nprobe : nullptr,
+                        assign ? centroid_dis + i0 * nprobe : nullptr,
+                        d,
+                        l,
+                        store_pairs,
+                        params,
+                        stats);
+            });
 }
 
 template <class Base>
@@ -416,7 +525,12 @@ void IndexIVFMultiAssign<Base>::range_search(
         faiss::RangeSearchResult* result,
         const faiss::SearchParameters* params) const {
     check_range_search(*this, n, result);
-    Base::range_search(n, x, radius, result, params);
+    if constexpr (kFastScan && FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS) {
+        const AtMostAllLists<Base> clamped(*this, params);
+        Base::range_search(n, x, radius, result, clamped.parameters());
+    } else {
+        Base::range_search(n, x, radius, result, params);
+    }
     make_unique(*result, false);
 }
 
@@ -432,6 +546,8 @@ void IndexIVFMultiAssign<Base>::range_search_preassigned(
         const faiss::IVFSearchParameters* params,
         faiss::IndexIVFStats* stats) const {
     check_range_search(*this, nx, result);
+    FAISS_THROW_IF_NOT_MSG(
+            !kFastScan, "FastScan has no range search over given lists");
     check_preassigned(*this, nx, keys, store_pairs, params);
     Base::range_search_preassigned(
             nx,
@@ -453,10 +569,17 @@ void IndexIVFMultiAssign<Base>::search1(
         faiss::ResultHandler& handler,
         faiss::SearchParameters* params) const {
     check_usable(*this);
-    FAISS_THROW_IF_NOT_MSG(
-            n_copies_ == 0,
-            "search1 is not possible with vectors in two lists");
-    Base::search1(x, handler, params);
+    FAISS_THROW_IF_NOT_MSG(!kFastScan, "search1 is not offered with FastScan");
+    if (n_copies_ == 0) {
+        Base::search1(x, handler, params);
+        return;
+    }
+    UniqueHandler unique(
+            handler,
+            this->by_residual,
+            this->metric_type == faiss::METRIC_INNER_PRODUCT);
+    Base::search1(x, unique, params);
+    unique.finish();
 }
 #endif
 
@@ -475,6 +598,28 @@ void IndexIVFMultiAssign<Base>::reconstruct(idx_t key, float* recons) const {
             place >= 0, "vector %ld is stored in no list", long(key));
     this->reconstruct_from_offset(
             faiss::lo_listno(place), faiss::lo_offset(place), recons);
+}
+
+template <class Base>
+void IndexIVFMultiAssign<Base>::reconstruct_from_offset(
+        int64_t list_no,
+        int64_t offset,
+        float* recons) const {
+    if constexpr (std::is_base_of_v<faiss::IndexIVFPQFastScan, Base>) {
+        // FAISS gets blocks of more than 32 codes wrong
+        std::vector<uint8_t> code(this->code_size);
+        ListCodes(*this).read(list_no, offset, code.data());
+        this->pq.decode(code.data(), recons);
+        if (this->by_residual) {
+            std::vector<float> centroid(this->d);
+            this->quantizer->reconstruct(list_no, centroid.data());
+            for (int i = 0; i < this->d; i++) {
+                recons[i] += centroid[i];
+            }
+        }
+    } else {
+        Base::reconstruct_from_offset(list_no, offset, recons);
+    }
 }
 
 template <class Base>
@@ -511,7 +656,7 @@ size_t IndexIVFMultiAssign<Base>::remove_ids(const faiss::IDSelector& sel) {
     if (!array) {
         return remove(sel);
     }
-    if (n_copies_ == 0 && !this->direct_map.no()) {
+    if (n_copies_ == 0 && !this->direct_map.no() && !kFastScan) {
         return Base::remove_ids(sel); // through the map
     }
     return remove(faiss::IDSelectorBatch(array->n, array->ids));
@@ -557,7 +702,13 @@ void IndexIVFMultiAssign<Base>::merge_from(
     shift_ids(other_ids, add_id);
     check_disjoint(sorted_ids(*this), other_ids);
 
-    Base::merge_from(other, add_id);
+    if constexpr (kFastScan) {
+        copy_entries(other, *this, faiss::IDSelectorAll(), add_id);
+        other.invlists->reset();
+        this->ntotal += std::exchange(other.ntotal, 0);
+    } else {
+        Base::merge_from(other, add_id);
+    }
     n_copies_ += std::exchange(other.n_copies_, 0);
     max_copies_ = std::max(max_copies_, std::exchange(other.max_copies_, 1));
     if (!other_ids.empty()) {
@@ -575,6 +726,11 @@ void IndexIVFMultiAssign<Base>::copy_subset_to(
     auto* multi = dynamic_cast<IVFMultiAssign*>(&other);
     const int type = int(subset_type);
     if (type != 0 && type != 1) {
+        FAISS_THROW_IF_NOT_FMT(
+                !kFastScan,
+                "subset type %d is not offered with FastScan, whose blocks "
+                "cannot be cut",
+                type);
         FAISS_THROW_IF_NOT_FMT(
                 n_copies_ == 0,
                 "subset type %d would separate the copies of a vector",
@@ -608,7 +764,9 @@ void IndexIVFMultiAssign<Base>::copy_subset_to(
     }
 }
 
-template struct IndexIVFMultiAssign<faiss::IndexIVFFlat>;
-template struct IndexIVFMultiAssign<faiss::IndexIVFPQ>;
+#define FAISS_FLASHGMM_DEFINE(type) \
+    template struct IndexIVFMultiAssign<faiss::type>;
+FAISS_FLASHGMM_FOR_EACH_CODEC(FAISS_FLASHGMM_DEFINE)
+#undef FAISS_FLASHGMM_DEFINE
 
 } // namespace faiss_flashgmm

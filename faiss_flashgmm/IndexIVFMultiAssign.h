@@ -2,25 +2,35 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <faiss/IndexIVF.h>
 #include <faiss/IndexIVFFlat.h>
 #include <faiss/IndexIVFPQ.h>
+#include <faiss/IndexIVFPQFastScan.h>
+#include <faiss/IndexScalarQuantizer.h>
 
 #include <faiss_flashgmm/IVFMultiAssign.h>
 #include <faiss_flashgmm/compat.h>
 #include <faiss_flashgmm/make_multi_assign.h>
 
+#if FAISS_FLASHGMM_HAS_RABITQ
+#include <faiss/IndexIVFRaBitQ.h>
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+#include <faiss/IndexIVFRaBitQFastScan.h>
+#endif
+
 namespace faiss_flashgmm {
 
-/** An IVF index that stores a vector in one or two inverted lists, as
+/** An IVF index that stores a vector in one or several inverted lists, as
  * `assigner` says, and returns each vector once.
  *
  * It is a `Base`: what FAISS does with one by cast works (AutoTune, ivflib,
  * IndexPreTransform, IndexRefine, ...). The contract:
  *
  * - ntotal counts vectors, nentries() what is stored.
- * - No search returns an id twice. Of two copies the smaller distance is
+ * - No search returns an id twice. Of its copies the smallest distance is
  *   kept (the codes of a residual codec differ). If k different ids are
  *   reachable, k are returned; the rest is label -1, as in stock FAISS.
  * - Without second copies, results are bit-identical to `Base`.
@@ -58,6 +68,14 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
     explicit IndexIVFMultiAssign(
             Base&& stock,
             const EntryCounts* known = nullptr);
+
+    /// The FastScan form of a PQ index, which must outlive it.
+    explicit IndexIVFMultiAssign(
+            const faiss::IndexIVFPQ& orig,
+            int bbs = 32) requires
+            std::is_same_v<Base, faiss::IndexIVFPQFastScan> : Base(orig, bbs) {
+        recount();
+    }
 
     IndexIVFMultiAssign(const IndexIVFMultiAssign&) = delete;
     IndexIVFMultiAssign& operator=(const IndexIVFMultiAssign&) = delete;
@@ -145,7 +163,10 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
             const faiss::SearchParameters* params = nullptr) const override;
 
 #if FAISS_FLASHGMM_HAS_SEARCH1
-    /// Not offered while second copies are stored: the handler would see them.
+    /** Hands each id to `handler` once, with its best distance. If the codes of
+     * copies differ (by_residual), results reach the handler when all lists are
+     * scanned. FastScan takes no handler of the caller's.
+     */
     void search1(
             const float* x,
             faiss::ResultHandler& handler,
@@ -153,8 +174,11 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
 #endif
 
     /// The primary copy, if the direct map was there when the vector was
-    /// added, else one of the two.
+    /// added, else one of them.
     void reconstruct(idx_t key, float* recons) const override;
+
+    void reconstruct_from_offset(int64_t list_no, int64_t offset, float* recons)
+            const override;
 
     void make_direct_map(bool new_maintain_direct_map = true);
     void set_direct_map_type(faiss::DirectMap::Type type);
@@ -185,8 +209,19 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
             idx_t a2) const override;
 
    private:
+    static constexpr bool kFastScan =
+            std::is_base_of_v<faiss::IndexIVFFastScan, Base>;
+
     void set_counts(const EntryCounts& counts);
     void check_can_add(idx_t n, const float* x, const idx_t* xids) const;
+    template <class Fetch>
+    void search_unique(
+            idx_t n,
+            idx_t k,
+            float* distances,
+            idx_t* labels,
+            bool store_pairs,
+            const Fetch& fetch) const;
     void make_unique(faiss::RangeSearchResult& result, bool store_pairs) const;
     void store(
             idx_t n,
@@ -197,10 +232,31 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
     size_t remove(const faiss::IDSelector& sel);
 };
 
-using IndexIVFFlatMultiAssign = IndexIVFMultiAssign<faiss::IndexIVFFlat>;
-using IndexIVFPQMultiAssign = IndexIVFMultiAssign<faiss::IndexIVFPQ>;
+#if FAISS_FLASHGMM_HAS_RABITQ
+#define FAISS_FLASHGMM_RABITQ_CODEC(DO) DO(IndexIVFRaBitQ)
+#else
+#define FAISS_FLASHGMM_RABITQ_CODEC(DO)
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+#define FAISS_FLASHGMM_RABITQ_FAST_SCAN_CODEC(DO) DO(IndexIVFRaBitQFastScan)
+#else
+#define FAISS_FLASHGMM_RABITQ_FAST_SCAN_CODEC(DO)
+#endif
 
-extern template struct IndexIVFMultiAssign<faiss::IndexIVFFlat>;
-extern template struct IndexIVFMultiAssign<faiss::IndexIVFPQ>;
+/// DO(type) for each index type of FAISS that this version offers.
+#define FAISS_FLASHGMM_FOR_EACH_CODEC(DO) \
+    DO(IndexIVFFlat)                      \
+    DO(IndexIVFScalarQuantizer)           \
+    DO(IndexIVFPQ)                        \
+    DO(IndexIVFPQFastScan)                \
+    FAISS_FLASHGMM_RABITQ_CODEC(DO)       \
+    FAISS_FLASHGMM_RABITQ_FAST_SCAN_CODEC(DO)
+
+/// IndexIVFFlatMultiAssign and so on.
+#define FAISS_FLASHGMM_DECLARE(type)                            \
+    using type##MultiAssign = IndexIVFMultiAssign<faiss::type>; \
+    extern template struct IndexIVFMultiAssign<faiss::type>;
+FAISS_FLASHGMM_FOR_EACH_CODEC(FAISS_FLASHGMM_DECLARE)
+#undef FAISS_FLASHGMM_DECLARE
 
 } // namespace faiss_flashgmm

@@ -50,8 +50,37 @@ using idx_t = int64_t;
 #define FAISS_FLASHGMM_OVERRIDE_SINCE_1_10
 #endif
 
+/// Whether an IndexShards or IndexReplicas owns its members: renamed in 1.7.4.
+#if FAISS_FLASHGMM_AT_LEAST(1, 7, 4)
+#define FAISS_FLASHGMM_OWN_MEMBERS own_indices
+#else
+#define FAISS_FLASHGMM_OWN_MEMBERS own_fields
+#endif
+
+/// Searches of FastScan indexes take parameters and given lists since 1.8.
+#define FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS \
+    FAISS_FLASHGMM_AT_LEAST(1, 8, 0)
+
+/// IndexIVFFastScan::fine_quantizer points into the index itself, since 1.10.
+#define FAISS_FLASHGMM_HAS_FINE_QUANTIZER FAISS_FLASHGMM_AT_LEAST(1, 10, 0)
+
 /// Index::search1 exists since 1.14.
 #define FAISS_FLASHGMM_HAS_SEARCH1 FAISS_FLASHGMM_AT_LEAST(1, 14, 0)
+
+/// RaBitQ exists since 1.11, its FastScan since 1.13. FAISS 1.14.2 to 1.15 do
+/// not install a header that the latter includes.
+#if FAISS_FLASHGMM_AT_LEAST(1, 11, 0) && __has_include(<faiss/IndexIVFRaBitQ.h>)
+#define FAISS_FLASHGMM_HAS_RABITQ 1
+#else
+#define FAISS_FLASHGMM_HAS_RABITQ 0
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ && __has_include(<faiss/IndexIVFRaBitQFastScan.h>) && \
+        (!FAISS_FLASHGMM_AT_LEAST(1, 14, 2) || \
+         __has_include(<faiss/utils/popcount.h>))
+#define FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN 1
+#else
+#define FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN 0
+#endif
 
 namespace faiss_flashgmm {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include <faiss/IndexIVFFastScan.h>
 #include <faiss/impl/FaissAssert.h>
 
 #include <faiss_flashgmm/utils/finite.h>
@@ -86,6 +87,15 @@ void check_search(const faiss::IndexIVF& ivf, idx_t n, bool has_copies) {
             "lists");
 }
 
+idx_t probes_a_query(
+        const faiss::IndexIVF& ivf,
+        const faiss::IVFSearchParameters* params) {
+    const size_t nprobe = params ? params->nprobe : ivf.nprobe;
+    FAISS_THROW_IF_NOT_MSG(nprobe > 0, "nprobe is 0");
+    const bool fast_scan = dynamic_cast<const faiss::IndexIVFFastScan*>(&ivf);
+    return fast_scan ? nprobe : std::min(ivf.nlist, nprobe);
+}
+
 void check_preassigned(
         const faiss::IndexIVF& ivf,
         idx_t n,
@@ -95,9 +105,10 @@ void check_preassigned(
     FAISS_THROW_IF_NOT_MSG(
             !(store_pairs && params && params->sel),
             "selector and store_pairs cannot be combined");
-    const size_t nprobe =
-            std::min(ivf.nlist, params ? params->nprobe : ivf.nprobe);
-    check_lists(ivf, n, nprobe, keys, "query");
+    const idx_t nprobe = probes_a_query(ivf, params);
+    if (keys) {
+        check_lists(ivf, n, nprobe, keys, "query");
+    }
 }
 
 void check_range_search(

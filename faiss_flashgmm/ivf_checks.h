@@ -38,6 +38,12 @@ void check_lists(
 
 void check_search(const faiss::IndexIVF& ivf, idx_t n, bool has_copies);
 
+/// Lists probed for a query: nprobe, which only FastScan takes beyond nlist.
+idx_t probes_a_query(
+        const faiss::IndexIVF& ivf,
+        const faiss::IVFSearchParameters* params);
+
+/// @param keys     null: the index assigns the queries itself
 void check_preassigned(
         const faiss::IndexIVF& ivf,
         idx_t n,

@@ -5,6 +5,8 @@
 
 #include <faiss/IndexFlat.h>
 #include <faiss/IndexIVFPQ.h>
+#include <faiss/IndexIVFPQFastScan.h>
+#include <faiss/IndexScalarQuantizer.h>
 #include <faiss/impl/FaissAssert.h>
 
 #include <faiss_flashgmm/ivf_checks.h>
@@ -12,14 +14,36 @@
 
 namespace faiss_flashgmm {
 
+namespace {
+
+const faiss::ProductQuantizer* product_quantizer(const faiss::IndexIVF& ivf) {
+    if (auto* ivf_pq = dynamic_cast<const faiss::IndexIVFPQ*>(&ivf)) {
+        return &ivf_pq->pq;
+    }
+    auto* fast_scan = dynamic_cast<const faiss::IndexIVFPQFastScan*>(&ivf);
+    return fast_scan ? &fast_scan->pq : nullptr;
+}
+
+/// Puts back a member of the index as it is now; empty if `ivf` is no Index.
+template <class Index, class Codec>
+std::function<void()> saved(faiss::IndexIVF& ivf, Codec Index::*codec) {
+    auto* index = dynamic_cast<Index*>(&ivf);
+    if (!index) {
+        return {};
+    }
+    return [index, codec, copy = index->*codec] { index->*codec = copy; };
+}
+
+} // namespace
+
 void check_training_rows(const faiss::IndexIVF& ivf, idx_t n, const float* x) {
     check_finite(n, ivf.d, x);
-    if (auto* ivf_pq = dynamic_cast<const faiss::IndexIVFPQ*>(&ivf)) {
+    if (const faiss::ProductQuantizer* pq = product_quantizer(ivf)) {
         FAISS_THROW_IF_NOT_FMT(
-                n >= idx_t(ivf_pq->pq.ksub),
+                n >= idx_t(pq->ksub),
                 "%ld training vectors, the product quantizer needs %zu",
                 long(n),
-                ivf_pq->pq.ksub);
+                pq->ksub);
     }
 }
 
@@ -88,7 +112,6 @@ void fit_around_centroids(
 
 TrainedParts::TrainedParts(faiss::IndexIVF& ivf, bool keeps_centroids)
         : ivf_(ivf),
-          index_pq_(nullptr),
           keeps_centroids_(keeps_centroids),
           quantizer_trained_(ivf.quantizer->is_trained) {
     if (!keeps_centroids) {
@@ -96,15 +119,19 @@ TrainedParts::TrainedParts(faiss::IndexIVF& ivf, bool keeps_centroids)
         ivf.quantizer->reconstruct_n(
                 0, ivf.quantizer->ntotal, centroids_.data());
     }
-    if (auto* ivf_pq = dynamic_cast<faiss::IndexIVFPQ*>(&ivf)) {
-        index_pq_ = &ivf_pq->pq;
-        pq_ = *index_pq_;
+    for (const auto& restore :
+         {saved(ivf, &faiss::IndexIVFPQ::pq),
+          saved(ivf, &faiss::IndexIVFPQFastScan::pq),
+          saved(ivf, &faiss::IndexIVFScalarQuantizer::sq)}) {
+        if (restore) {
+            restore_codec_ = restore;
+        }
     }
 }
 
 void TrainedParts::restore() {
-    if (index_pq_) {
-        *index_pq_ = pq_;
+    if (restore_codec_) {
+        restore_codec_();
     }
     if (!keeps_centroids_) {
         faiss::Index& quantizer = *ivf_.quantizer;

@@ -2,10 +2,10 @@
 
 // The centroids of a trained IVF index and the mixture that belongs to them.
 
+#include <functional>
 #include <vector>
 
 #include <faiss/IndexIVF.h>
-#include <faiss/impl/ProductQuantizer.h>
 
 #include <faiss_flashgmm/FlashGMMClustering.h>
 #include <faiss_flashgmm/compat.h>
@@ -39,11 +39,10 @@ class TrainedParts {
 
    private:
     faiss::IndexIVF& ivf_;
-    faiss::ProductQuantizer* index_pq_; ///< of the index; null: none
     bool keeps_centroids_;
     bool quantizer_trained_;
     std::vector<float> centroids_;
-    faiss::ProductQuantizer pq_;
+    std::function<void()> restore_codec_; ///< empty: no codec is trained
 };
 
 } // namespace faiss_flashgmm

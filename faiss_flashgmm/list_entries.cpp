@@ -10,6 +10,8 @@
 
 #include <faiss/impl/FaissAssert.h>
 
+#include <faiss_flashgmm/list_codes.h>
+
 namespace faiss_flashgmm {
 
 namespace {
@@ -47,6 +49,7 @@ void for_each_entry(const faiss::IndexIVF& ivf, const Visit& visit) {
 struct NewEntries {
     std::vector<idx_t> rows, lists;
     size_t n_stored = 0; ///< rows that are in a list
+    int most_of_row = 0; ///< the most entries of one row
 };
 
 /// In the order of rows, so that lists are sorted by id wherever those of a
@@ -58,10 +61,12 @@ NewEntries entries_of_rows(idx_t n, const idx_t* lists, int width) {
     for (idx_t i = 0; i < n; i++) {
         const idx_t* of_row = lists + i * width;
         entries.n_stored += of_row[0] >= 0;
-        for (int j = 0; j < width && of_row[j] >= 0; j++) {
+        int j = 0;
+        for (; j < width && of_row[j] >= 0; j++) {
             entries.rows.push_back(i);
             entries.lists.push_back(of_row[j]);
         }
+        entries.most_of_row = std::max(entries.most_of_row, j);
     }
     return entries;
 }
@@ -86,15 +91,29 @@ std::vector<uint8_t> encode(
     return codes;
 }
 
-size_t add_list_entry(
-        faiss::InvertedLists& lists,
-        size_t list,
-        idx_t id,
-        const uint8_t* code,
-        [[maybe_unused]] void* inverted_list_context) {
-    return lists.add_entry(
-            list, id, code FAISS_FLASHGMM_LISTS_CONTEXT(inverted_list_context));
-}
+/// Sets lists back to the lengths that they had, unless told to keep() them.
+class ListRollback {
+   public:
+    explicit ListRollback(const faiss::IndexIVF& ivf) : codes_(ivf) {
+        for (size_t list = 0; list < ivf.nlist; list++) {
+            sizes_.push_back(ivf.invlists->list_size(list));
+        }
+    }
+
+    ~ListRollback() {
+        for (size_t list = 0; list < sizes_.size(); list++) {
+            codes_.shrink(list, sizes_[list]);
+        }
+    }
+
+    void keep() {
+        sizes_.clear();
+    }
+
+   private:
+    ListCodes codes_;
+    std::vector<size_t> sizes_;
+};
 
 /// Returns the offsets of the entries in their lists.
 std::vector<size_t> append(
@@ -106,6 +125,7 @@ std::vector<size_t> append(
     const std::vector<idx_t>& lists = entries.lists;
     const size_t n_entries = lists.size();
     std::vector<size_t> offsets(n_entries, kNone);
+    ListCodes stored(ivf);
     std::exception_ptr failure;
 #pragma omp parallel
     {
@@ -115,8 +135,7 @@ std::vector<size_t> append(
         try {
             for (size_t e = 0; e < n_entries; e++) {
                 if (lists[e] % n_threads == rank) {
-                    offsets[e] = add_list_entry(
-                            *ivf.invlists,
+                    offsets[e] = stored.append(
                             lists[e],
                             ids[entries.rows[e]],
                             codes + e * ivf.code_size,
@@ -131,12 +150,21 @@ std::vector<size_t> append(
     if (failure) {
         for (size_t e = n_entries; e-- > 0;) {
             if (offsets[e] != kNone) {
-                ivf.invlists->resize(lists[e], offsets[e]);
+                stored.shrink(lists[e], offsets[e]);
             }
         }
         std::rethrow_exception(failure);
     }
     return offsets;
+}
+
+void map_entry(faiss::DirectMap& map, idx_t id, idx_t place) {
+    if (map.type == faiss::DirectMap::Array) {
+        map.array.resize(std::max<size_t>(map.array.size(), id + 1), -1);
+        map.array[id] = place;
+    } else if (map.type == faiss::DirectMap::Hashtable) {
+        map.hashtable[id] = place;
+    }
 }
 
 void map_primary_entries(
@@ -146,20 +174,17 @@ void map_primary_entries(
         const NewEntries& entries,
         const std::vector<size_t>& offsets) {
     if (map.type == faiss::DirectMap::Array) {
+        // rows in no list have a place, too
         const idx_t largest_id = *std::max_element(ids, ids + n);
         map.array.resize(
                 std::max<size_t>(map.array.size(), largest_id + 1), -1);
     }
     for (size_t e = 0; e < offsets.size(); e++) {
-        if (e > 0 && entries.rows[e] == entries.rows[e - 1]) {
-            continue; // not the primary copy
-        }
-        const idx_t id = ids[entries.rows[e]];
-        const idx_t place = faiss::lo_build(entries.lists[e], offsets[e]);
-        if (map.type == faiss::DirectMap::Array) {
-            map.array[id] = place;
-        } else if (map.type == faiss::DirectMap::Hashtable) {
-            map.hashtable[id] = place;
+        if (e == 0 || entries.rows[e] != entries.rows[e - 1]) {
+            map_entry(
+                    map,
+                    ids[entries.rows[e]],
+                    faiss::lo_build(entries.lists[e], offsets[e]));
         }
     }
 }
@@ -317,7 +342,7 @@ ListStatistics measure_lists(const faiss::IndexIVF& ivf) {
  * Changes
  *************************************************************************/
 
-size_t add_entries(
+AddedEntries add_entries(
         faiss::IndexIVF& ivf,
         idx_t n,
         const float* x,
@@ -330,7 +355,16 @@ size_t add_entries(
     const std::vector<size_t> offsets =
             append(ivf, entries, ids, codes.data(), inverted_list_context);
     map_primary_entries(ivf.direct_map, n, ids, entries, offsets);
-    return offsets.size() - entries.n_stored;
+    return {offsets.size() - entries.n_stored, entries.most_of_row};
+}
+
+void append_code(
+        faiss::IndexIVF& ivf,
+        size_t list,
+        idx_t id,
+        const uint8_t* code) {
+    const size_t offset = ListCodes(ivf).append(list, id, code);
+    map_entry(ivf.direct_map, id, faiss::lo_build(list, offset));
 }
 
 RemovedEntries remove_entries(
@@ -346,24 +380,22 @@ RemovedEntries remove_entries(
     });
 
     // From the end of each list, so that its last entry always stays.
+    ListCodes stored(ivf);
+    std::vector<uint8_t> code(ivf.code_size);
     for (size_t p = places.size(); p-- > 0;) {
         const auto [list, offset] = places[p];
         const size_t last = ivf.invlists->list_size(list) - 1;
         if (offset != last) {
             const idx_t id = ivf.invlists->get_single_id(list, last);
-            ivf.invlists->update_entry(
-                    list,
-                    offset,
-                    id,
-                    faiss::InvertedLists::ScopedCodes(ivf.invlists, list, last)
-                            .get());
+            stored.read(list, last, code.data());
+            stored.write(list, offset, id, code.data());
             move_in_map(
                     ivf.direct_map,
                     id,
                     faiss::lo_build(list, last),
                     faiss::lo_build(list, offset));
         }
-        ivf.invlists->resize(list, last);
+        stored.shrink(list, last);
     }
 
     for (idx_t id : removed) {
@@ -377,17 +409,19 @@ RemovedEntries remove_entries(
 void copy_entries(
         const faiss::IndexIVF& from,
         faiss::IndexIVF& to,
-        const faiss::IDSelector& sel) {
+        const faiss::IDSelector& sel,
+        idx_t add_id) {
+    const ListCodes source(from);
+    ListCodes target(to);
+    ListRollback rollback(to);
+    std::vector<uint8_t> code(from.code_size);
     for_each_entry(from, [&](size_t list, size_t offset, idx_t id) {
         if (sel.is_member(id)) {
-            to.invlists->add_entry(
-                    list,
-                    id,
-                    faiss::InvertedLists::ScopedCodes(
-                            from.invlists, list, offset)
-                            .get());
+            source.read(list, offset, code.data());
+            target.append(list, id + add_id, code.data());
         }
     });
+    rollback.keep();
 }
 
 } // namespace faiss_flashgmm

@@ -56,14 +56,18 @@ EntryCounts count_entries(const faiss::IndexIVF& ivf);
 
 ListStatistics measure_lists(const faiss::IndexIVF& ivf);
 
+struct AddedEntries {
+    size_t copies = 0;  ///< entries beyond one a row in a list
+    int max_copies = 0; ///< the most entries of one row
+};
+
 /** Encodes and stores n rows, with their primary entries in the direct map.
  * If an entry cannot be stored, takes back those that were.
  *
  * @param lists     size n * width: the lists of a row, the primary one first;
  *                  -1: none from here on
- * @return          entries beyond one a row in a list
  */
-size_t add_entries(
+AddedEntries add_entries(
         faiss::IndexIVF& ivf,
         idx_t n,
         const float* x,
@@ -71,6 +75,13 @@ size_t add_entries(
         const idx_t* lists,
         int width,
         void* inverted_list_context);
+
+/// Stores a code as it is, and enters it in the direct map.
+void append_code(
+        faiss::IndexIVF& ivf,
+        size_t list,
+        idx_t id,
+        const uint8_t* code);
 
 struct RemovedEntries {
     size_t vectors = 0; ///< different ids
@@ -82,11 +93,12 @@ RemovedEntries remove_entries(
         faiss::IndexIVF& ivf,
         const faiss::IDSelector& sel);
 
-/// Appends the entries of the ids that `sel` has to the same lists of `to`,
-/// which has no direct map.
+/// Appends the entries of the ids that `sel` has, plus `add_id`, to the same
+/// lists of `to`, which has no direct map; to none of them if it fails.
 void copy_entries(
         const faiss::IndexIVF& from,
         faiss::IndexIVF& to,
-        const faiss::IDSelector& sel);
+        const faiss::IDSelector& sel,
+        idx_t add_id = 0);
 
 } // namespace faiss_flashgmm

@@ -1,12 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <unordered_set>
 #include <vector>
 
 #include <faiss/impl/AuxIndexStructures.h>
 #include <faiss/impl/FaissAssert.h>
 
 #include <faiss_flashgmm/compat.h>
+
+#if FAISS_FLASHGMM_HAS_SEARCH1
+#include <faiss/impl/ResultHandler.h>
+#endif
 
 namespace faiss_flashgmm {
 
@@ -116,5 +122,61 @@ void unique_range(
     }
     result.lims[result.nq] = kept;
 }
+
+#if FAISS_FLASHGMM_HAS_SEARCH1
+/// Hands the results of one query on, each id once.
+class UniqueHandler : public faiss::ResultHandler {
+   public:
+    /**
+     * @param copies_differ  whether the distances of copies do; if so, nothing
+     *                       is handed on before finish(), and then the best
+     * @param similarity     whether a larger distance is better
+     */
+    UniqueHandler(
+            faiss::ResultHandler& handler,
+            bool copies_differ,
+            bool similarity)
+            : handler_(handler),
+              copies_differ_(copies_differ),
+              similarity_(similarity) {
+        threshold = handler.threshold;
+        stats = handler.stats;
+    }
+
+    bool add_result(float distance, idx_t id) override {
+        if (!copies_differ_) {
+            return seen_.insert(id).second && hand_on(distance, id);
+        }
+        auto [entry, is_new] = best_.emplace(id, distance);
+        if (!is_new &&
+            (similarity_ ? distance > entry->second
+                         : distance < entry->second)) {
+            entry->second = distance;
+        }
+        return false;
+    }
+
+    void finish() {
+        for (auto [id, distance] : best_) {
+            hand_on(distance, id);
+        }
+        handler_.stats = stats;
+    }
+
+   private:
+    bool hand_on(float distance, idx_t id) {
+        const bool better = similarity_ ? distance > handler_.threshold
+                                        : distance < handler_.threshold;
+        const bool changed = better && handler_.add_result(distance, id);
+        threshold = handler_.threshold;
+        return changed;
+    }
+
+    faiss::ResultHandler& handler_;
+    bool copies_differ_, similarity_;
+    std::unordered_set<idx_t> seen_;
+    std::map<idx_t, float> best_; ///< in order, so that ties are
+};
+#endif
 
 } // namespace faiss_flashgmm

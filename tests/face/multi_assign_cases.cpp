@@ -9,6 +9,7 @@
 #include <faiss/IndexFlat.h>
 #include <faiss/impl/AuxIndexStructures.h>
 #include <faiss/impl/FaissException.h>
+#include <faiss/invlists/BlockInvertedLists.h>
 
 namespace faiss_flashgmm::testing {
 
@@ -56,17 +57,70 @@ const std::vector<float>& query_rows() {
     return rows;
 }
 
+namespace {
+
+bool is_fast_scan(Codec codec) {
+    return codec == Codec::fast_scan || codec == Codec::fast_scan_residuals ||
+            codec == Codec::rabitq_fast_scan;
+}
+
+} // namespace
+
+Offer offer_of(Codec codec) {
+    Offer offer;
+    if (is_fast_scan(codec)) {
+        const bool recent = FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS;
+        offer.parameters = recent;
+        offer.max_codes = recent && codec != Codec::rabitq_fast_scan;
+        offer.range = recent && codec != Codec::rabitq_fast_scan;
+        offer.pairs = offer.range_given_lists = offer.search1 = false;
+        offer.blocks = true;
+    }
+    return offer;
+}
+
 std::string Case::name() const {
-    const char* codecs[] = {"flat", "pq", "pq_without_residuals"};
+    const char* codecs[] = {
+            "flat",
+            "sq8",
+            "sq6_without_residuals",
+            "pq",
+            "pq_without_residuals",
+            "fast_scan",
+            "fast_scan_residuals",
+            "rabitq",
+            "rabitq_fast_scan"};
     const char* policies[] = {"single", "posterior", "nearest"};
     return std::string(codecs[int(codec)]) +
             (metric == faiss::METRIC_L2 ? "_l2_" : "_ip_") +
             policies[int(policy)];
 }
 
+namespace {
+
+std::vector<Codec> all_codecs() {
+    std::vector<Codec> codecs = {
+            Codec::flat,
+            Codec::sq8,
+            Codec::sq6_without_residuals,
+            Codec::pq,
+            Codec::pq_without_residuals,
+            Codec::fast_scan,
+            Codec::fast_scan_residuals};
+    if (FAISS_FLASHGMM_HAS_RABITQ) {
+        codecs.push_back(Codec::rabitq);
+    }
+    if (FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN) {
+        codecs.push_back(Codec::rabitq_fast_scan);
+    }
+    return codecs;
+}
+
+} // namespace
+
 std::vector<Case> all_cases() {
     std::vector<Case> cases;
-    for (Codec codec : {Codec::flat, Codec::pq, Codec::pq_without_residuals}) {
+    for (Codec codec : all_codecs()) {
         for (faiss::MetricType metric :
              {faiss::METRIC_L2, faiss::METRIC_INNER_PRODUCT}) {
             for (AssignPolicy policy :
@@ -81,32 +135,98 @@ std::vector<Case> all_cases() {
 std::vector<Case> some_cases() {
     const auto l2 = faiss::METRIC_L2;
     const auto ip = faiss::METRIC_INNER_PRODUCT;
-    return {{Codec::flat, l2, AssignPolicy::posterior},
-            {Codec::flat, ip, AssignPolicy::nearest},
-            {Codec::pq, l2, AssignPolicy::posterior},
-            {Codec::pq_without_residuals, ip, AssignPolicy::posterior}};
+    std::vector<Case> cases;
+    for (const Case& c : std::vector<Case>{
+                 {Codec::flat, l2, AssignPolicy::posterior},
+                 {Codec::flat, ip, AssignPolicy::nearest},
+                 {Codec::sq8, l2, AssignPolicy::nearest},
+                 {Codec::sq6_without_residuals, ip, AssignPolicy::posterior},
+                 {Codec::pq, l2, AssignPolicy::posterior},
+                 {Codec::pq_without_residuals, ip, AssignPolicy::posterior},
+                 {Codec::fast_scan, l2, AssignPolicy::posterior},
+                 {Codec::fast_scan_residuals, ip, AssignPolicy::nearest},
+                 {Codec::rabitq, l2, AssignPolicy::nearest},
+                 {Codec::rabitq_fast_scan, ip, AssignPolicy::posterior}}) {
+        const std::vector<Codec> offered = all_codecs();
+        if (std::count(offered.begin(), offered.end(), c.codec)) {
+            cases.push_back(c);
+        }
+    }
+    return cases;
 }
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
     return info.param.name();
 }
 
-MultiIndex make_untrained(const Case& c, int d, int nlist) {
-    auto* quantizer = new faiss::IndexFlat(d, c.metric);
-    MultiIndex index;
-    if (c.codec == Codec::flat) {
-        auto ivf = std::make_unique<IndexIVFFlatMultiAssign>(
-                quantizer, d, nlist, c.metric);
-        index.multi = ivf.get();
-        index.ivf = std::move(ivf);
-    } else {
-        auto ivf = std::make_unique<IndexIVFPQMultiAssign>(
-                quantizer, d, nlist, kSubquantizers, kBits, c.metric);
-        ivf->by_residual = c.codec == Codec::pq;
-        ivf->pq.cp.min_points_per_centroid = 1;
-        index.multi = ivf.get();
-        index.ivf = std::move(ivf);
+namespace {
+
+using Made = std::unique_ptr<faiss::IndexIVF>;
+
+template <class Pq>
+Made make_pq(faiss::Index* quantizer, int d, int nlist, const Case& c) {
+    const bool fast_scan = is_fast_scan(c.codec);
+    auto ivf = std::make_unique<IndexIVFMultiAssign<Pq>>(
+            quantizer,
+            d,
+            nlist,
+            kSubquantizers,
+            fast_scan ? 4 : kBits,
+            c.metric);
+    ivf->by_residual =
+            c.codec == Codec::pq || c.codec == Codec::fast_scan_residuals;
+    ivf->pq.cp.min_points_per_centroid = 1;
+    return ivf;
+}
+
+Made make_sq(
+        faiss::Index* quantizer,
+        int d,
+        int nlist,
+        const Case& c,
+        faiss::ScalarQuantizer::QuantizerType type) {
+    return std::make_unique<IndexIVFScalarQuantizerMultiAssign>(
+            quantizer, d, nlist, type, c.metric, c.codec == Codec::sq8);
+}
+
+Made make_codec(faiss::Index* quantizer, int d, int nlist, const Case& c) {
+    switch (c.codec) {
+        case Codec::flat:
+            return std::make_unique<IndexIVFFlatMultiAssign>(
+                    quantizer, d, nlist, c.metric);
+        case Codec::sq8:
+            return make_sq(
+                    quantizer, d, nlist, c, faiss::ScalarQuantizer::QT_8bit);
+        case Codec::sq6_without_residuals:
+            return make_sq(
+                    quantizer, d, nlist, c, faiss::ScalarQuantizer::QT_6bit);
+        case Codec::pq:
+        case Codec::pq_without_residuals:
+            return make_pq<faiss::IndexIVFPQ>(quantizer, d, nlist, c);
+        case Codec::fast_scan:
+        case Codec::fast_scan_residuals:
+            return make_pq<faiss::IndexIVFPQFastScan>(quantizer, d, nlist, c);
+#if FAISS_FLASHGMM_HAS_RABITQ
+        case Codec::rabitq:
+            return std::make_unique<IndexIVFRaBitQMultiAssign>(
+                    quantizer, d, nlist, c.metric);
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+        case Codec::rabitq_fast_scan:
+            return std::make_unique<IndexIVFRaBitQFastScanMultiAssign>(
+                    quantizer, d, nlist, c.metric);
+#endif
+        default:
+            return nullptr;
     }
+}
+
+} // namespace
+
+MultiIndex make_untrained(const Case& c, int d, int nlist) {
+    MultiIndex index;
+    index.ivf = make_codec(new faiss::IndexFlat(d, c.metric), d, nlist, c);
+    index.multi = dynamic_cast<IVFMultiAssign*>(index.ivf.get());
     index->own_fields = true;
     index->cp.niter = 5;
     index->cp.min_points_per_centroid = 1;
@@ -143,36 +263,101 @@ MultiIndex copy_of_empty(const MultiIndex& from) {
     return copy;
 }
 
-std::unique_ptr<faiss::IndexIVF> stock_twin(const faiss::IndexIVF& index) {
-    std::unique_ptr<faiss::IndexIVF> twin;
-    if (auto* from = dynamic_cast<const faiss::IndexIVFPQ*>(&index)) {
-        auto pq = std::make_unique<faiss::IndexIVFPQ>(
-                index.quantizer,
-                index.d,
-                index.nlist,
-                from->pq.M,
-                from->pq.nbits,
-                index.metric_type);
-        pq->pq = from->pq;
-        pq->by_residual = from->by_residual;
-        pq->is_trained = true;
-        if (pq->by_residual) {
-            pq->precompute_table();
+namespace {
+
+template <class Base>
+std::unique_ptr<faiss::IndexIVF> empty_copy(Base& index) {
+#if !FAISS_FLASHGMM_AT_LEAST(1, 15, 0)
+    if constexpr (requires { index.precomputed_table.tab; }) {
+        if (index.precomputed_table.size() == 0) {
+            index.precomputed_table.tab.resize(1); // memcpy from null
         }
-        twin = std::move(pq);
-    } else {
-        twin = std::make_unique<faiss::IndexIVFFlat>(
-                index.quantizer, index.d, index.nlist, index.metric_type);
     }
-    twin->nprobe = index.nprobe;
+#endif
+    auto copy = std::make_unique<Base>(index);
+    copy->own_fields = copy->own_invlists = false;
+    const auto* blocks =
+            dynamic_cast<const faiss::BlockInvertedLists*>(index.invlists);
+    if (blocks) {
+        copy->replace_invlists(
+                new faiss::BlockInvertedLists(
+                        index.nlist, blocks->n_per_block, blocks->block_size),
+                true);
+    } else {
+        copy->replace_invlists(
+                new faiss::ArrayInvertedLists(index.nlist, index.code_size),
+                true);
+    }
+#if FAISS_FLASHGMM_HAS_FINE_QUANTIZER
+    if constexpr (std::is_base_of_v<faiss::IndexIVFFastScan, Base>) {
+        copy->init_code_packer();
+        if constexpr (requires { copy->pq; }) {
+            copy->fine_quantizer = &copy->pq;
+        } else {
+            copy->fine_quantizer = &copy->rabitq;
+        }
+    }
+#endif
+    copy->direct_map = faiss::DirectMap();
+    copy->ntotal = 0;
+    copy->parallel_mode = 0;
+    return copy;
+}
+
+/// Assigns rows to lists that are given.
+struct GivenLists : faiss::Index {
+    const faiss::Index& centroids;
+    const std::vector<idx_t>& lists;
+    GivenLists(const faiss::Index& quantizer, const std::vector<idx_t>& given)
+            : faiss::Index(quantizer.d, quantizer.metric_type),
+              centroids(quantizer),
+              lists(given) {
+        ntotal = quantizer.ntotal;
+    }
+    void assign(idx_t n, const float*, idx_t* labels, idx_t) const override {
+        ASSERT_EQ(n, idx_t(lists.size()));
+        std::copy(lists.begin(), lists.end(), labels);
+    }
+    void reconstruct(idx_t list, float* row) const override {
+        centroids.reconstruct(list, row);
+    }
+    void add(idx_t, const float*) override {}
+    void reset() override {}
+    void search(
+            idx_t,
+            const float*,
+            idx_t,
+            float*,
+            idx_t*,
+            const faiss::SearchParameters*) const override {}
+};
+
+} // namespace
+
+std::unique_ptr<faiss::IndexIVF> stock_twin(faiss::IndexIVF& index) {
+    std::unique_ptr<faiss::IndexIVF> twin;
+    as_its_type(index, [&]<class Base>(IndexIVFMultiAssign<Base>& multi) {
+        twin = empty_copy<Base>(multi);
+    });
     return twin;
 }
 
+void add_to_lists(
+        faiss::IndexIVF& stock,
+        const std::vector<float>& rows,
+        const std::vector<idx_t>& ids,
+        const std::vector<idx_t>& lists) {
+    faiss::Index* quantizer = stock.quantizer;
+    GivenLists given(*quantizer, lists);
+    stock.quantizer = &given;
+    stock.add_with_ids(ids.size(), rows.data(), ids.data());
+    stock.quantizer = quantizer;
+}
+
 void set_direct_map_type(faiss::IndexIVF& index, faiss::DirectMap::Type type) {
-    if (auto* flat = dynamic_cast<IndexIVFFlatMultiAssign*>(&index)) {
-        flat->set_direct_map_type(type);
-    } else if (auto* pq = dynamic_cast<IndexIVFPQMultiAssign*>(&index)) {
-        pq->set_direct_map_type(type);
+    if (dynamic_cast<IVFMultiAssign*>(&index)) {
+        as_its_type(
+                index, [&](auto& multi) { multi.set_direct_map_type(type); });
     } else {
         index.set_direct_map_type(type);
     }
@@ -256,7 +441,7 @@ Oracle::Oracle(
         const MultiIndex& index,
         const std::vector<float>& rows,
         const std::vector<idx_t>& ids)
-        : primaries_(stock_twin(*index)), seconds_(stock_twin(*index)) {
+        : approximate_(dynamic_cast<faiss::IndexIVFFastScan*>(&*index)) {
     const std::vector<idx_t> lists = assigned_lists(index, rows);
     const int width = index.multi->assigner.max_lists();
     const idx_t n = rows.size() / index->d;
@@ -273,12 +458,10 @@ Oracle::Oracle(
                 part_lists.push_back(lists[i * width + j]);
             }
         }
-        (j == 0 ? primaries_ : seconds_)
-                ->add_core(
-                        part_ids.size(),
-                        part_rows.data(),
-                        part_ids.data(),
-                        part_lists.data());
+        parts_.push_back(stock_twin(*index));
+        if (!part_ids.empty()) {
+            add_to_lists(*parts_.back(), part_rows, part_ids, part_lists);
+        }
     }
 }
 
@@ -290,13 +473,15 @@ void Oracle::expect_equal(
     const faiss::MetricType metric = index.metric_type;
     const Results results = search(index, queries, k);
     expect_well_formed(results, metric);
-    primaries_->nprobe = seconds_->nprobe = index.nprobe;
     std::vector<Results> stock;
-    for (const faiss::IndexIVF* part : {primaries_.get(), seconds_.get()}) {
-        // the best k of each contain the best k of both
+    for (const auto& part : parts_) {
+        part->nprobe = index.nprobe;
+        // the best k of each contain the best k of all, but for ties
         const idx_t all = std::max<idx_t>(1, part->ntotal);
         stock.push_back(
-                search(*part, queries, selected ? all : std::min(k, all)));
+                search(*part,
+                       queries,
+                       selected || approximate_ ? all : std::min(k, all)));
     }
 
     const idx_t n = queries.size() / index.d;
@@ -340,20 +525,24 @@ void Oracle::expect_equal_range(
         const faiss::IndexIVF& index,
         const std::vector<float>& queries,
         float radius) const {
-    primaries_->nprobe = seconds_->nprobe = index.nprobe;
-    auto results = range_search(index, queries, radius);
-    auto first = range_search(*primaries_, queries, radius);
-    auto second = range_search(*seconds_, queries, radius);
-    for (size_t i = 0; i < results.size(); i++) {
-        std::map<idx_t, float> best(first[i].begin(), first[i].end());
-        for (auto [id, distance] : second[i]) {
-            auto [entry, is_new] = best.emplace(id, distance);
-            if (!is_new && better(distance, entry->second, index.metric_type)) {
-                entry->second = distance;
+    const auto results = range_search(index, queries, radius);
+    std::vector<std::map<idx_t, float>> best(results.size());
+    for (const auto& part : parts_) {
+        part->nprobe = index.nprobe;
+        const auto found = range_search(*part, queries, radius);
+        for (size_t i = 0; i < found.size(); i++) {
+            for (auto [id, distance] : found[i]) {
+                auto [entry, is_new] = best[i].emplace(id, distance);
+                if (!is_new &&
+                    better(distance, entry->second, index.metric_type)) {
+                    entry->second = distance;
+                }
             }
         }
+    }
+    for (size_t i = 0; i < results.size(); i++) {
         const std::vector<std::pair<idx_t, float>> expected(
-                best.begin(), best.end());
+                best[i].begin(), best[i].end());
         ASSERT_EQ(results[i], expected) << "query " << i;
     }
 }

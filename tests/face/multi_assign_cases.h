@@ -32,7 +32,30 @@ std::vector<float> clustered_rows(
 const std::vector<float>& base_rows();  ///< kRows * kDim
 const std::vector<float>& query_rows(); ///< kQueries * kDim
 
-enum class Codec { flat, pq, pq_without_residuals };
+enum class Codec {
+    flat,
+    sq8,
+    sq6_without_residuals,
+    pq,
+    pq_without_residuals,
+    fast_scan, ///< without residuals, as FAISS makes it
+    fast_scan_residuals,
+    rabitq, ///< these two since FAISS 1.11 and 1.13
+    rabitq_fast_scan,
+};
+
+/// What stock FAISS offers with a codec; ours throws for the rest.
+struct Offer {
+    bool parameters = true; ///< SearchParametersIVF, and search_preassigned
+    bool max_codes = true;
+    bool pairs = true; ///< store_pairs, so search_and_reconstruct
+    bool range = true;
+    bool range_given_lists = true; ///< range_search_preassigned
+    bool search1 = FAISS_FLASHGMM_HAS_SEARCH1;
+    bool blocks = false; ///< FastScan: no parallel_mode, exceptions in a search
+                         ///< end the process
+};
+Offer offer_of(Codec codec);
 
 struct Case {
     Codec codec = Codec::flat;
@@ -40,9 +63,12 @@ struct Case {
     AssignPolicy policy = AssignPolicy::posterior;
 
     std::string name() const;
+    Offer offer() const {
+        return offer_of(codec);
+    }
 };
 
-/// All combinations with a second list, and their name in a test.
+/// All combinations with a second list that this FAISS has.
 std::vector<Case> all_cases();
 /// A few of them, with each codec, metric and policy.
 std::vector<Case> some_cases();
@@ -66,11 +92,30 @@ MultiIndex make_trained(const Case& c);           ///< on base_rows()
 MultiIndex make_filled(const Case& c);            ///< base_rows() in it
 MultiIndex copy_of_empty(const MultiIndex& from); ///< same centroids, codec
 
+/// Calls f with a multi-assign index as what it is.
+template <class F>
+void as_its_type(faiss::IndexIVF& index, const F& f) {
+#define FLASHGMM_TRY(type)                                        \
+    if (auto* typed = dynamic_cast<type##MultiAssign*>(&index)) { \
+        return f(*typed);                                         \
+    }
+    FAISS_FLASHGMM_FOR_EACH_CODEC(FLASHGMM_TRY)
+#undef FLASHGMM_TRY
+    FAIL() << "no multi-assign index";
+}
+
 /// A stock index with the centroids and the codec of another, empty. Shares
 /// the quantizer.
-std::unique_ptr<faiss::IndexIVF> stock_twin(const faiss::IndexIVF& index);
+std::unique_ptr<faiss::IndexIVF> stock_twin(faiss::IndexIVF& index);
 
-/// These are not virtual in FAISS.
+/// Has stock FAISS store rows in given lists.
+void add_to_lists(
+        faiss::IndexIVF& stock,
+        const std::vector<float>& rows,
+        const std::vector<idx_t>& ids,
+        const std::vector<idx_t>& lists);
+
+/// Not virtual in FAISS, for an index of either kind.
 void set_direct_map_type(faiss::IndexIVF& index, faiss::DirectMap::Type type);
 
 std::vector<idx_t> assigned_lists(
@@ -106,7 +151,7 @@ std::vector<std::vector<std::pair<idx_t, float>>> range_search(
 void expect_well_formed(const Results& results, faiss::MetricType metric);
 
 /// What a search should find: each vector is in a stock index with its
-/// primary list and, if it has one, in another with its second list.
+/// primary list, in a second one with its second list, and so on.
 class Oracle {
    public:
     Oracle(const MultiIndex& index,
@@ -125,12 +170,9 @@ class Oracle {
             const std::vector<float>& queries,
             float radius) const;
 
-    faiss::IndexIVF& primaries() const {
-        return *primaries_;
-    }
-
    private:
-    std::unique_ptr<faiss::IndexIVF> primaries_, seconds_;
+    bool approximate_; ///< with many ties
+    std::vector<std::unique_ptr<faiss::IndexIVF>> parts_;
 };
 
 /// Message of the FaissException that f throws; fails if it throws nothing.

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <faiss/IndexFlat.h>
+#include <faiss/invlists/BlockInvertedLists.h>
 
 #include "face/multi_assign_cases.h"
 
@@ -294,15 +295,11 @@ TEST_P(AddTest, AStandaloneCodeIsStoredInTheListThatItNames) {
     std::vector<uint8_t> codes(n * index->sa_code_size());
     index->sa_encode(n, rows.data(), codes.data());
     const auto stock = stock_twin(*index);
-    stock->add_sa_codes(n, codes.data(), nullptr);
+    stock->add(n, rows.data());
     auto add_codes = [&](const idx_t* ids) {
-        if (auto* flat =
-                    dynamic_cast<IndexIVFFlatMultiAssign*>(index.ivf.get())) {
-            flat->add_sa_codes(n, codes.data(), ids);
-        } else {
-            dynamic_cast<IndexIVFPQMultiAssign&>(*index).add_sa_codes(
-                    n, codes.data(), ids);
-        }
+        as_its_type(*index, [&](auto& typed) {
+            typed.add_sa_codes(n, codes.data(), ids);
+        });
     };
     add_codes(nullptr);
     EXPECT_EQ(index->ntotal, n);
@@ -334,12 +331,38 @@ struct FullLists : faiss::ArrayInvertedLists {
     }
 };
 
+struct FullBlocks : faiss::BlockInvertedLists {
+    bool full = false;
+    using BlockInvertedLists::BlockInvertedLists;
+    void resize(size_t list, size_t size) override {
+        if (full && list % 4 == 1 && size > list_size(list)) {
+            throw std::runtime_error("disk full");
+        }
+        BlockInvertedLists::resize(list, size);
+    }
+};
+
 TEST_P(AddTest, ListsThatFailLeaveTheIndexAsItWas) {
-    index->replace_invlists(new FullLists(kLists, index->code_size), true);
+    FullBlocks* blocks = nullptr;
+    const auto* stock_blocks =
+            dynamic_cast<faiss::BlockInvertedLists*>(index->invlists);
+    if (stock_blocks) {
+        blocks = new FullBlocks(
+                kLists, stock_blocks->n_per_block, stock_blocks->block_size);
+        index->replace_invlists(blocks, true);
+    } else {
+        index->replace_invlists(new FullLists(kLists, index->code_size), true);
+    }
     index->add(50, rows.data());
     const size_t entries = index.multi->nentries();
     const Results before = search(*index, query_rows(), 5);
+    if (blocks) {
+        blocks->full = true;
+    }
     EXPECT_THROW(index->add(50, rows.data()), std::runtime_error);
+    if (blocks) {
+        blocks->full = false;
+    }
     EXPECT_EQ(index->ntotal, 50);
     EXPECT_EQ(index.multi->nentries(), entries);
     EXPECT_EQ(search(*index, query_rows(), 5), before);

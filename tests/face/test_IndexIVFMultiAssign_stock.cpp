@@ -17,6 +17,8 @@
 #include <faiss/index_factory.h>
 #include <faiss/index_io.h>
 
+#include <faiss_flashgmm/list_codes.h>
+
 #include "face/multi_assign_cases.h"
 
 // Together with the rest of FAISS: taking over its indexes, its wrappers,
@@ -135,6 +137,9 @@ TEST_P(StockTest, AStockFileShowsTheCopiesAndIsTakenOverAgain) {
 }
 
 TEST_P(StockTest, AStockCloneShowsTheCopiesAndIsTakenOverAgain) {
+    if (!GetParam().offer().parameters) {
+        return; // nor does FAISS before 1.8 clone FastScan indexes
+    }
     index->nprobe = 4;
     std::unique_ptr<faiss::Index> clone(faiss::clone_index(index.ivf.get()));
     EXPECT_EQ(dynamic_cast<IVFMultiAssign*>(clone.get()), nullptr);
@@ -146,18 +151,18 @@ TEST_P(StockTest, AStockCloneShowsTheCopiesAndIsTakenOverAgain) {
 
 TEST_P(StockTest, RecountFollowsListsThatOthersChanged) {
     const idx_t gone = 3;
+    ListCodes codes(*index);
+    std::vector<uint8_t> code(index->code_size);
     for (size_t list : lists_of(*index, gone)) {
         // the copies of one vector alone, taken out by hand
         faiss::InvertedLists* lists = index->invlists;
         const size_t last = lists->list_size(list) - 1;
         for (size_t j = 0; j <= last; j++) {
             if (lists->get_single_id(list, j) == gone) {
-                lists->update_entry(
-                        list,
-                        j,
-                        lists->get_single_id(list, last),
-                        lists->get_single_code(list, last));
-                lists->resize(list, last);
+                codes.read(list, last, code.data());
+                const idx_t id = lists->get_single_id(list, last);
+                codes.write(list, j, id, code.data());
+                codes.shrink(list, last);
                 break;
             }
         }
@@ -219,7 +224,8 @@ TEST(MultiAssignStock, FactoryStringsAreTakenOverThroughWrappers) {
 }
 
 TEST(MultiAssignStock, OtherIndexesStayAsTheyAre) {
-    for (const char* key : {"IVF32,SQ8", "Flat", "IVF32,PQ4+4", "PCA8,Flat"}) {
+    for (const char* key :
+         {"IVF32,RQ2x4", "Flat", "IVF32,PQ4+4", "PCA8,Flat"}) {
         SCOPED_TRACE(key);
         std::unique_ptr<faiss::Index> any(faiss::index_factory(kDim, key));
         faiss::Index* const before = any.get();
