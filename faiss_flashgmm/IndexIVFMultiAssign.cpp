@@ -50,6 +50,15 @@ Base& copyable(Base& stock) {
     return stock;
 }
 
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+template <class Base>
+constexpr bool kRaBitQFastScan =
+        std::is_base_of_v<faiss::IndexIVFRaBitQFastScan, Base>;
+#else
+template <class Base>
+constexpr bool kRaBitQFastScan = false;
+#endif
+
 /// FastScan indexes hold a pointer to their own codec, which copying or
 /// reading one leaves wrong.
 template <class Base>
@@ -189,6 +198,10 @@ void IndexIVFMultiAssign<Base>::check_can_add(
     check_finite(n, this->d, x);
     if (xids) {
         check_ids(n, xids);
+        FAISS_THROW_IF_NOT_MSG(
+                !kRaBitQFastScan<Base> || n == 0 ||
+                        *std::min_element(xids, xids + n) >= 0,
+                "RaBitQ FastScan finds no vectors with negative ids");
     }
 }
 
@@ -525,6 +538,8 @@ void IndexIVFMultiAssign<Base>::range_search(
         faiss::RangeSearchResult* result,
         const faiss::SearchParameters* params) const {
     check_range_search(*this, n, result);
+    FAISS_THROW_IF_NOT_MSG(
+            !kRaBitQFastScan<Base>, "RaBitQ FastScan has no range search");
     if constexpr (kFastScan && FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS) {
         const AtMostAllLists<Base> clamped(*this, params);
         Base::range_search(n, x, radius, result, clamped.parameters());
@@ -605,8 +620,15 @@ void IndexIVFMultiAssign<Base>::reconstruct_from_offset(
         int64_t list_no,
         int64_t offset,
         float* recons) const {
-    if constexpr (std::is_base_of_v<faiss::IndexIVFPQFastScan, Base>) {
-        // FAISS gets blocks of more than 32 codes wrong
+    // FAISS takes codes from the wrong place of blocks with more than 32 codes
+    // and of those of RaBitQ.
+    if constexpr (kRaBitQFastScan<Base>) {
+        std::vector<uint8_t> code(this->sa_code_size());
+        this->encode_listno(list_no, code.data());
+        ListCodes(*this).read(
+                list_no, offset, code.data() + this->coarse_code_size());
+        Base::sa_decode(1, code.data(), recons);
+    } else if constexpr (std::is_base_of_v<faiss::IndexIVFPQFastScan, Base>) {
         std::vector<uint8_t> code(this->code_size);
         ListCodes(*this).read(list_no, offset, code.data());
         this->pq.decode(code.data(), recons);

@@ -51,6 +51,7 @@ struct Offer {
     bool pairs = true; ///< store_pairs, so search_and_reconstruct
     bool range = true;
     bool range_given_lists = true; ///< range_search_preassigned
+    bool negative_ids = true;
     bool search1 = FAISS_FLASHGMM_HAS_SEARCH1;
     bool blocks = false; ///< FastScan: no parallel_mode, exceptions in a search
                          ///< end the process

@@ -92,7 +92,15 @@ TEST_P(AddTest, ListsStaySortedById) {
 }
 
 TEST_P(AddTest, AnyIdMayBeGivenButTheOneThatMeansNone) {
-    const std::vector<idx_t> ids = {-5, idx_t(1) << 62, 0, kLargestId};
+    std::vector<idx_t> ids = {-5, idx_t(1) << 62, 0, kLargestId};
+    if (!GetParam().offer().negative_ids) {
+        EXPECT_NE(
+                message_of([&] {
+                    index->add_with_ids(4, rows.data(), ids.data());
+                }),
+                "");
+        ids[0] = 5;
+    }
     set_direct_map_type(*index, faiss::DirectMap::Hashtable);
     index->add_with_ids(4, rows.data(), ids.data());
     index->nprobe = kLists;
@@ -276,7 +284,14 @@ TEST_P(AddTest, ADirectMapFromTheStartPointsToThePrimaryCopy) {
         for (idx_t id = 0; id < kRows; id++) {
             std::vector<float> ours(kDim), theirs(kDim);
             index->reconstruct(id, ours.data());
-            stock->reconstruct(id, theirs.data());
+            if (GetParam().codec == Codec::rabitq_fast_scan) {
+                // stock FAISS reads beyond the first block wrongly
+                std::vector<uint8_t> code(index->sa_code_size());
+                index->sa_encode(1, &rows[id * kDim], code.data());
+                index->sa_decode(1, code.data(), theirs.data());
+            } else {
+                stock->reconstruct(id, theirs.data());
+            }
             ASSERT_EQ(ours, theirs) << "id " << id;
         }
         if (type == faiss::DirectMap::Array) {

@@ -243,7 +243,7 @@ TEST_P(ChangeTest, AMapThatCannotBeMadeLeavesTheOldOne) {
                 index->reconstruct(3, row.data());
             }).find("make_direct_map"),
             std::string::npos);
-    const idx_t id = -8;
+    const idx_t id = GetParam().offer().negative_ids ? -8 : idx_t(1) << 50;
     index->add_with_ids(1, rows.data(), &id);
     set_direct_map_type(*index, MapType::Hashtable);
     EXPECT_NE(
