@@ -40,6 +40,7 @@ struct Options {
     int runs = 15;
     int warm_up = 8;
     std::string precision = "fp16";
+    std::string unit = "automatic"; ///< automatic | mma
     std::string data;          ///< .u8bin or .f16bin; empty: clustered rows
     std::string json;          ///< append results to this file
     std::string rows = "kept"; ///< kept | device | pageable | pinned
@@ -66,6 +67,8 @@ Options parse(int argc, char** argv) {
             o.warm_up = std::atoi(value);
         } else if (name == "--precision") {
             o.precision = value;
+        } else if (name == "--unit") {
+            o.unit = value;
         } else if (name == "--data") {
             o.data = value;
         } else if (name == "--json") {
@@ -322,6 +325,8 @@ void run(Options o) {
     cuda.profile = true;
     cuda.min_responsibility = o.min_responsibility;
     cuda.deterministic = o.deterministic;
+    cuda.matrix_unit =
+            o.unit == "mma" ? CudaMatrixUnit::mma : CudaMatrixUnit::automatic;
     CudaBackend backend(cuda);
 
     gpu::DeviceBuffer<float> on_device;
@@ -402,6 +407,7 @@ void run(Options o) {
                     .add("d", o.d)
                     .add("k", o.k)
                     .add("precision", o.precision)
+                    .add("unit", o.unit)
                     .add("deterministic", o.deterministic)
                     .add("rows", o.rows)
                     .add("runs", o.runs)

@@ -18,7 +18,7 @@ void Assignment::assign(
     components_.reserve(r.rows.n * m, "the assigned components");
     log_scores_.reserve(r.rows.n * m, "the log-scores");
     log_z_.reserve(r.rows.n, "the log-densities");
-    const bool sparse = mixture_.sparse() && m <= 2 &&
+    const bool sparse = mixture_.sparse() && m <= SparsePosterior::kMostTop &&
             mixture_.slack_bits() < DeviceMixture::kMostSlack;
     for (int64_t begin = 0; begin < r.rows.n;) {
         const int64_t count = std::min(launch_.rows(), r.rows.n - begin);
@@ -55,8 +55,10 @@ void Assignment::assign_sparse(
     SparsePosterior pass = launch_.sparse_posterior(
             half,
             float(context_.options.min_responsibility *
-                  std::exp2(-mixture_.slack_bits())));
-    pass.second_slack = m_ > 1 ? float(1 + mixture_.slack_bits()) : -1;
+                  std::exp2(-mixture_.slack_bits())),
+            false);
+    pass.m = int(m_);
+    pass.slack = float(1 + mixture_.slack_bits());
     pass.launch(stream);
     EmitPairs emit = launch_.emit_pairs(rows, pass);
     emit.ranges = launch_.row_ranges();

@@ -73,7 +73,7 @@ std::string CudaBackend::why_unavailable(int device) {
 }
 
 int64_t CudaBackend::preferred_chunk(int64_t, int64_t d) const {
-    return std::max<int64_t>(2 * HalfRows::kTile, (int64_t(1) << 30) / (4 * d));
+    return std::max<int64_t>(HalfRows::kPadding, (int64_t(1) << 30) / (4 * d));
 }
 
 void CudaBackend::begin(
@@ -98,10 +98,9 @@ void CudaBackend::accumulate(int64_t n, const float* x, const float* weights) {
     }
     Impl& impl = *impl_;
     DeviceScope scope(impl.context.options.device);
-    impl.for_resident_rows(
-            n, x, weights, [&](const ResidentRows& rows, int64_t) {
-                impl.e_step.accumulate(rows);
-            });
+    impl.for_resident_rows(n, x, weights, [&](ResidentRows& rows, int64_t) {
+        impl.e_step.accumulate(rows);
+    });
 }
 
 SufficientStats& CudaBackend::finish() {

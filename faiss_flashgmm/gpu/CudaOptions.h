@@ -15,9 +15,17 @@ enum class CudaPrecision {
     reference,
 };
 
+/// Which instructions multiply where the tensor cores are used.
+enum class CudaMatrixUnit {
+    automatic, ///< the fastest that the device has
+    mma,       ///< those of sm_80 and later; slower on sm_90
+};
+
 struct CudaOptions {
     int device = 0;
     CudaPrecision precision = CudaPrecision::fp16;
+
+    CudaMatrixUnit matrix_unit = CudaMatrixUnit::automatic;
 
     /// Components whose responsibility is under this share of the row's
     /// largest stay out of the M-step's sums. The statistics report their mass.

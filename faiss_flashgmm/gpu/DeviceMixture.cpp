@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <faiss_flashgmm/gpu/kernels/ConditionRows.cuh>
-#include <faiss_flashgmm/gpu/kernels/SparsePosterior.cuh>
 
 namespace faiss_flashgmm::gpu {
 
@@ -43,14 +42,36 @@ double rounding_slack(const Mixture& mixture, double global_variance) {
 
 void DeviceMixture::upload(const Mixture& mixture, double global_variance) {
     copy(mixture);
+    unit_ = best_matrix_unit();
+    if (unit_ != MatrixUnit::none &&
+        context_.options.matrix_unit == CudaMatrixUnit::mma) {
+        unit_ = MatrixUnit::mma;
+    }
     slack_bits_ = rounding_slack(mixture, global_variance);
     sparse_ = context_.options.precision != CudaPrecision::reference &&
-            SparsePosterior::supported() &&
+            unit_ != MatrixUnit::none &&
             largest_magnitude(mixture.means) < kLargestMean &&
             (!context_.refines() || slack_bits_ < kMostSlack);
+    number_ += 2; // not the next of any other
     if (sparse_) {
-        condition_means(components_, half_components_, context_.compute);
+        condition();
+    } else {
+        former_ = {};
     }
+}
+
+void DeviceMixture::condition() {
+    const bool follows = former_.means == half_components_.means &&
+            former_.tiles == half_components_.tiles &&
+            former_.d_padded == half_components_.d_padded;
+    number_ -= follows;
+    moves_.reserve(half_components_.tiles * HalfComponents::kTile, "the moves");
+    condition_means(
+            components_,
+            half_components_,
+            follows ? moves_.get() : nullptr,
+            context_.compute);
+    former_ = half_components_;
 }
 
 void DeviceMixture::copy(const Mixture& mixture) {

@@ -5,6 +5,7 @@
 #include <faiss_flashgmm/em/Mixture.h>
 #include <faiss_flashgmm/gpu/DeviceContext.h>
 #include <faiss_flashgmm/gpu/kernels/Params.h>
+#include <faiss_flashgmm/gpu/kernels/SparsePosterior.cuh>
 #include <faiss_flashgmm/gpu/utils/Buffer.h>
 
 namespace faiss_flashgmm::gpu {
@@ -48,9 +49,24 @@ class DeviceMixture {
     double slack_bits() const {
         return slack_bits_;
     }
+    /// Which the tensor cores are used by, if sparse().
+    MatrixUnit matrix_unit() const {
+        return unit_;
+    }
+    /** Numbers the mixtures. Those whose numbers follow each other have the
+     * same shape, and moves() are from one to the next.
+     */
+    int64_t number() const {
+        return number_;
+    }
+    /// See condition_means.
+    const float2* moves() const {
+        return moves_.get();
+    }
 
    private:
     void copy(const Mixture& mixture);
+    void condition();
 
     DeviceContext& context_;
     DeviceBuffer<float> means_;
@@ -58,6 +74,7 @@ class DeviceMixture {
     DeviceBuffer<float> offset_;
     DeviceBuffer<__half> half_means_;
     DeviceBuffer<float2> constants_;
+    DeviceBuffer<float2> moves_;
     PinnedBuffer<float> staging_;
 
     Components components_;
@@ -65,6 +82,9 @@ class DeviceMixture {
     double log2_base_ = 0;
     double slack_bits_ = 0;
     bool sparse_ = false;
+    MatrixUnit unit_ = MatrixUnit::none;
+    int64_t number_ = 0;
+    HalfComponents former_; ///< whose means half_means_ holds, if any
 };
 
 } // namespace faiss_flashgmm::gpu

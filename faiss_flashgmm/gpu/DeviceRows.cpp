@@ -113,9 +113,13 @@ ResidentRows DeviceRows::make_kept(
         context_.compute.wait(slot_copied_[0]);
     }
     condition(r, half);
-    r.best.reserve(n, "the rows' components");
+    r.memory.best.reserve(n, "the rows' components");
     FLASHGMM_CUDA(cudaMemsetAsync(
-            r.best.get(), 0xFF, r.best.bytes(), context_.compute));
+            r.memory.best.get(),
+            0xFF,
+            r.memory.best.bytes(),
+            context_.compute));
+    r.memory.distances.reserve(n, "the rows' distances");
     return r;
 }
 

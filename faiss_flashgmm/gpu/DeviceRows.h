@@ -13,13 +13,29 @@
 
 namespace faiss_flashgmm::gpu {
 
+/// What an iteration leaves to the next about rows that stay.
+struct RowMemory {
+    DeviceBuffer<uint32_t> best;   ///< the most responsible component
+    DeviceBuffer<float> distances; ///< see EmitPairs
+    int64_t mixture = -1;          ///< DeviceMixture::number() of both
+
+    /// Room in the buckets of pairs for the launch that starts at a row; see
+    /// PairSums::next_room.
+    struct Room {
+        Buckets buckets;
+        DeviceBuffer<uint32_t> present;
+        DeviceBuffer<uint32_t> next;
+    };
+    std::map<int64_t, Room> rooms;
+};
+
 /// Rows on the device. What is not owned is read in place.
 struct ResidentRows {
     DeviceBuffer<float> x;
     DeviceBuffer<float> weights;
     DeviceBuffer<__half> half;
     DeviceBuffer<float> squared;
-    DeviceBuffer<uint32_t> best; ///< component of the last iteration
+    RowMemory memory; ///< of rows that are kept
     FloatRows rows;
     HalfRows half_rows; ///< if the tensor cores are used
 };

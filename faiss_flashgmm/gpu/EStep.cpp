@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace faiss_flashgmm::gpu {
 
@@ -11,6 +12,11 @@ namespace {
 /// Sums of a whole launch, and the number of pairs, follow the components'.
 constexpr int64_t kRowScalars = sizeof(RowSums) / sizeof(double);
 constexpr int64_t kScalars = kRowScalars + 1;
+
+/// Kept groups of logits a row, on average, past which rows are diffuse, and
+/// under which they no longer are (when fewer are kept).
+constexpr int64_t kDiffuse = 16;
+constexpr int64_t kConcentrated = 4;
 
 } // namespace
 
@@ -25,50 +31,110 @@ void EStep::begin() {
     context_.timer.clear();
 }
 
-void EStep::accumulate(const ResidentRows& r) {
+void EStep::accumulate(ResidentRows& r) {
     rows_ += r.rows.n;
     launch_.reserve(r.rows.n);
+    Work work;
+    if (r.memory.best.get() != nullptr) {
+        work.memory = &r.memory;
+        work.follows = r.memory.mixture + 1 == mixture_.number();
+        r.memory.mixture = -1; // until all of it is of this mixture
+    }
     for (int64_t begin = 0; begin < r.rows.n;) {
         const int64_t count = std::min(launch_.rows(), r.rows.n - begin);
-        const FloatRows rows = r.rows.slice(begin, count);
+        work.rows = r.rows.slice(begin, count);
+        work.first = begin;
         if (mixture_.sparse()) {
-            accumulate_sparse(
-                    rows,
-                    r.half_rows.slice(begin, count),
-                    r.best.get() ? r.best.get() + begin : nullptr);
+            work.half = r.half_rows.slice(begin, count);
+            accumulate_sparse(work);
         } else {
-            accumulate_dense(rows, nullptr, count, nullptr);
+            accumulate_dense(work.rows, nullptr, count, nullptr);
         }
         begin += count;
     }
+    if (mixture_.sparse()) {
+        r.memory.mixture = mixture_.number();
+    }
 }
 
-void EStep::accumulate_sparse(
-        const FloatRows& rows,
-        const HalfRows& half,
-        uint32_t* best) {
+EStep::Work EStep::Work::slice(int64_t begin, int64_t count) const {
+    Work part = *this;
+    part.rows = rows.slice(begin, count);
+    part.half = half.slice(begin, count);
+    part.first += begin;
+    return part;
+}
+
+/// Bounds the rows' largest logits by what is remembered of them.
+void EStep::seed(const Work& work, SparsePosterior& pass) {
+    SeedRows seed = launch_.seed_rows(work.half, work.best());
+    if (work.follows) {
+        seed.distances = work.memory->distances.get() + work.first;
+        seed.moves = mixture_.moves();
+    }
+    context_.timer.time(&CudaTimes::seed, context_.compute, [&] {
+        seed.launch(context_.compute);
+    });
+    pass.seeds = seed.seeds;
+}
+
+/// Room for the launch's pairs in their buckets. Null: all are to be sorted.
+RowMemory::Room* EStep::room_of(const Work& work) {
+    if (work.memory == nullptr || context_.options.deterministic ||
+        context_.refines()) {
+        return nullptr;
+    }
+    RowMemory::Room& room = work.memory->rooms[work.first];
+    const Buckets buckets = launch_.output(work.rows.n).buckets;
+    try {
+        if (!(room.buckets == buckets)) {
+            room = {};
+            room.present.reserve(buckets.count + 1, "the room of buckets");
+            room.next.reserve(buckets.count + 1, "the room of buckets");
+            FLASHGMM_CUDA(cudaMemsetAsync(
+                    room.present.get(),
+                    0,
+                    room.present.bytes(),
+                    context_.compute));
+            room.buckets = buckets;
+        }
+        return &room;
+    } catch (const OutOfMemory&) {
+        room = {};
+        return nullptr;
+    }
+}
+
+void EStep::accumulate_sparse(const Work& work) {
+    const FloatRows& rows = work.rows;
     PhaseTimer<CudaTimes>& timer = context_.timer;
     const cudaStream_t stream = context_.compute;
     const bool refines = context_.refines();
     launch_.clear(rows.n);
     SparsePosterior pass = launch_.sparse_posterior(
-            half,
+            work.half,
             float(context_.options.min_responsibility *
-                  (refines ? std::exp2(-mixture_.slack_bits()) : 1)));
-    if (best != nullptr) {
-        const SeedRows seed = launch_.seed_rows(half, best);
-        pass.seeds = seed.seeds;
-        timer.time(&CudaTimes::seed, stream, [&] { seed.launch(stream); });
+                  (refines ? std::exp2(-mixture_.slack_bits()) : 1)),
+            diffuse_ && !refines);
+    if (work.memory != nullptr) {
+        seed(work, pass);
     }
     timer.time(&CudaTimes::posterior, stream, [&] { pass.launch(stream); });
+    RowMemory::Room* room = room_of(work);
     EmitPairs emit = launch_.emit_pairs(rows, pass);
-    emit.best = best;
+    if (work.memory != nullptr) {
+        emit.best = work.best();
+        emit.distances = work.memory->distances.get() + work.first;
+    }
+    if (room != nullptr) {
+        emit.out.room = room->present.get();
+    }
     if (refines) {
         emit.ranges = launch_.row_ranges();
     }
     timer.time(&CudaTimes::emit, stream, [&] { emit.launch(stream); });
     PairSums sums = launch_.pair_sums(
-            rows, refines ? HalfRows{} : half, device_stats_.get());
+            rows, refines ? HalfRows{} : work.half, device_stats_.get());
     sums.row_sum_blocks = emit.blocks();
     if (refines) {
         const RefinePairs refine = launch_.refine_pairs(rows);
@@ -76,23 +142,34 @@ void EStep::accumulate_sparse(
         sums.row_sum_blocks = refine.blocks();
     }
     sums.chunk.dense_limit = emit.out.dense_limit;
+    if (room != nullptr) {
+        sums.chunk.room = room->present.get();
+        sums.next_room = room->next.get();
+        sums.room_limit = launch_.room_limit();
+    }
     launch_.copy_state();
     if (!context_.options.deterministic || sums.chunk.valid(launch_.state())) {
         timer.time(&CudaTimes::sort, stream, [&] { sort(sums); });
         timer.time(&CudaTimes::sum, stream, [&] { sums.sum(stream); });
     }
-    if (!sums.chunk.valid(launch_.state())) { // nothing was added
-        const int64_t first = HalfRows::padded_rows((rows.n + 1) / 2);
-        launch_.limit_rows(first);
-        accumulate_sparse(rows.slice(0, first), half.slice(0, first), best);
-        accumulate_sparse(
-                rows.slice(first, rows.n - first),
-                half.slice(first, rows.n - first),
-                best ? best + first : nullptr);
+    const ChunkState& state = launch_.state();
+    if (!sums.chunk.valid(state)) { // nothing was added
+        const int64_t split = HalfRows::padded_rows((rows.n + 1) / 2);
+        launch_.limit_rows(split);
+        accumulate_sparse(work.slice(0, split));
+        accumulate_sparse(work.slice(split, rows.n - split));
         return;
     }
-    if (const int64_t dense = launch_.state().dense_rows; dense > 0) {
-        accumulate_dense(rows, launch_.dense_list(), dense, best);
+    if (room != nullptr) {
+        std::swap(room->present, room->next);
+    }
+    if (work.memory != nullptr) { // rows without seeds keep more logits
+        diffuse_ = int64_t(state.groups) >
+                rows.n * (diffuse_ ? kConcentrated : kDiffuse);
+    }
+    if (state.dense_rows > 0) {
+        accumulate_dense(
+                rows, launch_.dense_list(), state.dense_rows, work.best());
     }
 }
 

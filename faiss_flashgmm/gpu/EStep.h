@@ -16,7 +16,7 @@ class EStep {
 
     /// Clears the statistics.
     void begin();
-    void accumulate(const ResidentRows& rows);
+    void accumulate(ResidentRows& rows);
     /// The sums of all rows since begin().
     SufficientStats& finish();
 
@@ -26,11 +26,23 @@ class EStep {
     }
 
    private:
-    /// @param best     in and out, component of each row, or null
-    void accumulate_sparse(
-            const FloatRows& rows,
-            const HalfRows& half,
-            uint32_t* best);
+    /// Rows of a launch, and what is remembered of them, if they stay.
+    struct Work {
+        FloatRows rows;
+        HalfRows half;
+        int64_t first = 0; ///< of the rows, in memory
+        RowMemory* memory = nullptr;
+        bool follows = false; ///< the memory is of the mixture before
+
+        Work slice(int64_t begin, int64_t count) const;
+        uint32_t* best() const {
+            return memory != nullptr ? memory->best.get() + first : nullptr;
+        }
+    };
+    void accumulate_sparse(const Work& work);
+    void seed(const Work& work, SparsePosterior& pass);
+    RowMemory::Room* room_of(const Work& work);
+    /// @param best     component of each row, written, or null
     void accumulate_dense(
             const FloatRows& rows,
             const uint32_t* list,
@@ -41,6 +53,10 @@ class EStep {
     DeviceContext& context_;
     const DeviceMixture& mixture_;
     Launch& launch_;
+
+    /// Rows have so many logits near the largest that it is cheaper to sum the
+    /// others than to keep more of them.
+    bool diffuse_ = false;
 
     int64_t rows_ = 0;
     int64_t dense_rows_ = 0;

@@ -9,8 +9,10 @@ namespace {
 
 /// Pairs that a launch has room for: SIFT has 3 a row, GloVe 11.
 constexpr int64_t kPairsOfRow = 16;
+/// Room for pairs in their buckets, on average.
+constexpr int64_t kRoomOfRow = 8;
 /// Rows of the least launch, and pairs that they can have.
-constexpr int64_t kLeastRows = 2 * HalfRows::kTile;
+constexpr int64_t kLeastRows = HalfRows::kPadding;
 constexpr int64_t kLeastPairs = kLeastRows * 8 * EmitPairs::kMostGroups;
 /// Groups of logits that pass 1 can keep of a row, on average, in the largest
 /// launch; there is more room in smaller ones.
@@ -63,8 +65,10 @@ void Launch::reserve_exactly(int64_t rows) {
     const int64_t most =
             std::max({rows * std::min(kPairsOfRow, k), kLeastPairs, k});
     pairs_.reserve(most, "the pairs");
-    sorted_.reserve(most, "the sorted pairs");
-    capacity_ = int64_t(pairs_.size());
+    capacity_ = std::min<int64_t>(pairs_.size(), 0xFFFFFFF0);
+    const int64_t room =
+            std::min(rows * std::min(kRoomOfRow, k), 0xFFFFFFF0 - capacity_);
+    sorted_.reserve(capacity_ + room, "the sorted pairs");
     dense_list_.reserve(rows, "the list of dense rows");
     state_.reserve(1, "the counters");
     row_sums_.reserve(ChunkOutput::kMaxBlocks, "the row sums");
@@ -77,19 +81,21 @@ void Launch::reserve_exactly(int64_t rows) {
     offsets_.reserve(buckets + 1, "the buckets of pairs");
     segment_offsets_.reserve(buckets + 1, "the buckets of pairs");
     const int64_t segments = PairSums::max_segments(capacity_, buckets);
-    segment_bucket_.reserve(segments, "the segments");
+    segments_.reserve(segments, "the segments");
     partial_.reserve(
             segments * PairSums::partial_stride(mixture_.d()),
             "the segments' sums");
     logits_.reserve(std::max(kDenseLogits, k), "the dense logits");
     if (mixture_.sparse()) {
+        const PassShape shape = SparsePosterior::shape(
+                mixture_.matrix_unit(), rows, HalfLayout::padded(mixture_.d()));
         groups_.reserve(
                 rows * kGroupsOfRow +
-                        SparsePosterior::streams(rows) * kLeastGroups,
+                        int64_t(shape.blocks) * shape.streams * kLeastGroups,
                 "the kept logits");
-        group_ranges_.reserve(rows * 4 * KeptLogits::kParts, "the kept logits");
-        largest_.reserve(rows * KeptLogits::kParts, "the largest logits");
-        second_.reserve(rows * KeptLogits::kParts, "the largest logits");
+        group_lists_.reserve(rows * 4 * shape.parts, "the kept logits");
+        largest_.reserve(rows * shape.parts, "the largest logits");
+        tail_.reserve(rows * shape.parts, "the sums of the other logits");
         seeds_.reserve(rows, "the largest logits");
     }
 }
@@ -106,9 +112,9 @@ ChunkOutput Launch::output(int64_t n) const {
     ChunkOutput out;
     out.buckets =
             Buckets::of(n, mixture_.k(), HalfLayout::padded(mixture_.d()) * 2);
-    out.pairs = {
-            uint32_t(std::min<int64_t>(capacity_, 0xFFFFFFF0)), pairs_.get()};
+    out.pairs = {uint32_t(capacity_), pairs_.get()};
     out.counts = counts_.get();
+    out.sorted = sorted_.get();
     out.dense_rows = dense_list_.get();
     out.state = state_.get();
     out.row_sums = row_sums_.get();
@@ -121,7 +127,8 @@ RowRanges Launch::row_ranges() const {
 
 SparsePosterior Launch::sparse_posterior(
         const HalfRows& half,
-        float min_responsibility) const {
+        float min_responsibility,
+        bool with_tail) const {
     SparsePosterior pass;
     pass.rows = half;
     pass.components = mixture_.half_components();
@@ -129,12 +136,14 @@ SparsePosterior Launch::sparse_posterior(
     if (context_.refines()) {
         pass.z_error = 0x1p-24f;
     }
-    pass.kept = {
-            groups_.get(),
-            uint32_t(groups_.size() / SparsePosterior::streams(half.n)),
-            group_ranges_.get(),
-            largest_.get(),
-            second_.get()};
+    pass.unit = mixture_.matrix_unit();
+    pass.kept.shape = SparsePosterior::shape(pass.unit, half.n, half.d_padded);
+    pass.kept.groups = groups_.get();
+    pass.kept.groups_of_stream =
+            KeptLogits::stream_size(int64_t(groups_.size()), pass.kept.shape);
+    pass.kept.lists = group_lists_.get();
+    pass.kept.largest = largest_.get();
+    pass.kept.tail = with_tail ? tail_.get() : nullptr;
     return pass;
 }
 
@@ -146,7 +155,8 @@ EmitPairs Launch::emit_pairs(const FloatRows& rows, const SparsePosterior& pass)
     emit.components = mixture_.components();
     emit.kept = pass.kept;
     emit.min_responsibility = pass.min_responsibility;
-    emit.second_slack = pass.second_slack;
+    emit.m = pass.m;
+    emit.slack = pass.slack;
     emit.out = output(rows.n);
     if (rows.n > kRoomyRows) {
         emit.out.dense_limit = uint32_t(rows.n / kDenseShare);
@@ -164,7 +174,13 @@ RefinePairs Launch::refine_pairs(const FloatRows& rows) const {
 }
 
 SeedRows Launch::seed_rows(const HalfRows& half, const uint32_t* best) const {
-    return {half, mixture_.half_components(), mixture_.k(), best, seeds_.get()};
+    SeedRows seed;
+    seed.rows = half;
+    seed.components = mixture_.half_components();
+    seed.k = mixture_.k();
+    seed.best = best;
+    seed.seeds = seeds_.get();
+    return seed;
 }
 
 PairSums Launch::pair_sums(
@@ -178,8 +194,8 @@ PairSums Launch::pair_sums(
     sums.chunk = output(rows.n);
     sums.offsets = offsets_.get();
     sums.segment_offsets = segment_offsets_.get();
-    sums.segment_bucket = segment_bucket_.get();
-    sums.sorted = sorted_.get();
+    sums.segments = segments_.get();
+    sums.expected_pairs = std::min(last_pairs_, capacity_);
     sums.partial = partial_.get();
     sums.stats = stats;
     return sums;
@@ -202,6 +218,7 @@ void Launch::copy_state() {
 
 const ChunkState& Launch::state() {
     state_copied_.synchronize();
+    last_pairs_ = host_state_.get()->pairs;
     return *host_state_.get();
 }
 

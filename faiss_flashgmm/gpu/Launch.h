@@ -32,11 +32,18 @@ class Launch {
 
     /// Before the kernels of n rows.
     void clear(int64_t n);
+    /// Without room in the buckets.
     ChunkOutput output(int64_t n) const;
+    /// Pairs that there can be room for in the buckets, all together.
+    uint32_t room_limit() const {
+        return uint32_t(int64_t(sorted_.size()) - capacity_);
+    }
     RowRanges row_ranges() const;
+    /// @param with_tail  sum what is not kept
     SparsePosterior sparse_posterior(
             const HalfRows& half,
-            float min_responsibility) const;
+            float min_responsibility,
+            bool with_tail) const;
     EmitPairs emit_pairs(const FloatRows& rows, const SparsePosterior& pass)
             const;
     RefinePairs refine_pairs(const FloatRows& rows) const;
@@ -84,7 +91,8 @@ class Launch {
     DeviceContext& context_;
     const DeviceMixture& mixture_;
     int64_t rows_;
-    int64_t capacity_ = 0; ///< pairs
+    int64_t capacity_ = 0;   ///< pairs
+    int64_t last_pairs_ = 0; ///< of the last launch
 
     DeviceBuffer<Pair> pairs_;
     DeviceBuffer<uint32_t> counts_, dense_list_;
@@ -93,9 +101,10 @@ class Launch {
     DeviceBuffer<uint32_t> range_begin_, range_count_;
     DeviceBuffer<float> range_tail_;
     DeviceBuffer<LogitGroup> groups_;
-    DeviceBuffer<uint2> group_ranges_;
-    DeviceBuffer<float> largest_, second_, seeds_;
-    DeviceBuffer<uint32_t> offsets_, segment_offsets_, segment_bucket_;
+    DeviceBuffer<uint32_t> group_lists_;
+    DeviceBuffer<float> largest_, tail_, seeds_;
+    DeviceBuffer<uint32_t> offsets_, segment_offsets_;
+    DeviceBuffer<Segment> segments_;
     DeviceBuffer<SortedPair> sorted_;
     DeviceBuffer<float> partial_, logits_;
     PinnedBuffer<ChunkState> host_state_;

@@ -81,14 +81,17 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-__global__ void __launch_bounds__(kThreads)
-        condition_means_kernel(Components components, HalfComponents out) {
+__global__ void __launch_bounds__(kThreads) condition_means_kernel(
+        Components components,
+        HalfComponents out,
+        float2* moves) {
     const int lane = threadIdx.x % kLanes;
     const int64_t chunks = out.d_padded / HalfLayout::kChunk;
     const int64_t component =
             blockIdx.x * int64_t(kThreads / kLanes) + threadIdx.x / kLanes;
     const bool real = component < components.k;
     float squared = 0;
+    float moved = 0; // squared
     for (int64_t c = lane; c < chunks; c += kLanes) {
         float v[8] = {};
         for (int i = 0; i < 8; ++i) {
@@ -97,10 +100,23 @@ __global__ void __launch_bounds__(kThreads)
                 v[i] = components.means[component * components.d + j];
             }
         }
-        squared += round_chunk(v, out.chunk(component, c));
+        __half* chunk = out.chunk(component, c);
+        float former[8];
+        for (int i = 0; i < 8; ++i) {
+            former[i] = moves != nullptr ? __half2float(chunk[i]) : 0.0f;
+        }
+        squared += round_chunk(v, chunk);
+        for (int i = 0; i < 8; ++i) {
+            const float difference = __half2float(chunk[i]) - former[i];
+            moved += difference * difference;
+        }
     }
     squared = sum_over_lanes(squared);
+    moved = sum_over_lanes(moved);
     if (lane == 0) {
+        if (moves != nullptr && real) {
+            moves[component] = {sqrtf(moved), squared};
+        }
         float2 constant = {1.0f, -INFINITY}; // of padding: never responsible
         if (real) {
             const float precision = components.precision[component];
@@ -129,6 +145,7 @@ void condition_rows(
 void condition_means(
         const Components& components,
         const HalfComponents& out,
+        float2* moves,
         cudaStream_t stream) {
     const int64_t k_padded = out.tiles * HalfComponents::kTile;
     constexpr int64_t kRowsOfBlock = kThreads / kLanes;
@@ -136,7 +153,7 @@ void condition_means(
             unsigned(k_padded / kRowsOfBlock),
             kThreads,
             0,
-            stream>>>(components, out);
+            stream>>>(components, out, moves);
     FLASHGMM_CUDA_LAUNCHED("condition_means");
 }
 

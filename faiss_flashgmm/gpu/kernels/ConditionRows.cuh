@@ -12,10 +12,15 @@ void condition_rows(
         const HalfRows& out,
         cudaStream_t stream);
 
-/// Rounds means to fp16 and folds their constants.
+/** Rounds means to fp16 and folds their constants.
+ *
+ * @param moves    size k, or null: |mean - former mean| and |mean|^2 of the
+ *                 rounded means, the former being what is in out.means
+ */
 void condition_means(
         const Components& components,
         const HalfComponents& out,
+        float2* moves,
         cudaStream_t stream);
 
 } // namespace faiss_flashgmm::gpu

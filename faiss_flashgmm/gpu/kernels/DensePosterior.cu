@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(kThreads) pairs_kernel(DensePairs p) {
         mass = block_sum<kThreads>(mass);
         const uint32_t total = block_sum<kThreads>(kept);
         if (threadIdx.x == 0) {
-            begin = atomicAdd(&p.out.state->pairs, total);
+            begin = atomicAdd(&p.out.state->listed, total);
+            atomicAdd(&p.out.state->pairs, total);
         }
         __syncthreads();
         // The order within a row does not matter: it has one pair at most of
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) pairs_kernel(DensePairs p) {
                 const float r = exp2f(logits[c] - largest) / s.z;
                 if (r > p.min_responsibility) {
                     const uint32_t to = atomicAdd(&next, 1u);
-                    p.out.add_pair(
+                    p.out.list_pair(
                             to,
                             uint32_t(c),
                             uint32_t(row),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <faiss_flashgmm/gpu/kernels/Reduce.cuh>
+#include <faiss_flashgmm/gpu/ptx/Sm80.cuh>
 #include <faiss_flashgmm/gpu/utils/CudaError.h>
 
 namespace faiss_flashgmm::gpu {
@@ -41,149 +43,130 @@ __device__ uint32_t exclusive_sum(uint32_t v, uint32_t& total) {
 /// threads that work on it here.
 class GroupsOfRow {
    public:
-    static constexpr int kLists = 4 * KeptLogits::kParts;
+    static constexpr int kLists = 4 * PassShape::kMostParts;
 
+    /// @param groups   region of the row's block
     /// @param own      the lists t and 4 + t of thread t
     __device__ GroupsOfRow(
             const LogitGroup* groups,
-            const uint2 (&own)[KeptLogits::kParts])
+            const uint32_t (&own)[PassShape::kMostParts])
             : groups_(groups) {
 #pragma unroll
         for (int t = 0; t < kLists; ++t) {
-            begin_[t] = __shfl_sync(0xFFFFFFFF, own[t / 4].x, t % 4, 4);
-            count_[t] = __shfl_sync(0xFFFFFFFF, own[t / 4].y, t % 4, 4);
+            const uint32_t list = __shfl_sync(0xFFFFFFFF, own[t / 4], t % 4, 4);
+            const uint32_t length = list & KeptLogits::kOverflow;
+            // Less than where the list starts, so that an index is a sum.
+            start_[t] = (list >> KeptLogits::kLengthBits) - total_;
+            before_[t] = total_;
+            total_ += length;
         }
     }
 
-    /// More than can be if a thread had no room.
-    __device__ uint64_t total() const {
-        uint64_t sum = 0;
-#pragma unroll
-        for (int t = 0; t < kLists; ++t) {
-            sum += count_[t];
-        }
-        return sum;
+    /// More than a row may have if a thread had no room.
+    __device__ uint32_t total() const {
+        return total_;
     }
     __device__ void clear() {
-#pragma unroll
-        for (int t = 0; t < kLists; ++t) {
-            count_[t] = 0;
+        total_ = 0;
+    }
+
+    /// Calls visit(group, its logits, its first component) for this thread's
+    /// groups, the next of which is on its way meanwhile.
+    template <class Visit>
+    __device__ void for_own(Visit&& visit) const {
+        uint32_t e = threadIdx.x % 4;
+        const LogitGroup* group = nullptr;
+        float4 a = {};
+        float4 b = {};
+        uint32_t first = 0;
+        const auto fetch = [&] {
+            if (e < total_) {
+                group = groups_ + find(e);
+                a = group->logits[0];
+                b = group->logits[1];
+                first = group->first;
+            }
+        };
+        fetch();
+#pragma unroll 1
+        while (e < total_) {
+            const float logits[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+            const LogitGroup* here = group;
+            const uint32_t first_here = first;
+            e += 4;
+            fetch();
+            visit(*here, logits, first_here);
         }
     }
 
-    /// Calls visit(logit, component) for all logits of this thread's groups.
+    /// Calls visit(logit, component) for all of this thread's logits above a
+    /// bar; few rows need it.
     template <class Visit>
-    __device__ void for_own(Visit&& visit) const {
-        const uint32_t total_here = uint32_t(total());
+    __device__ void for_own_above(float bar, Visit&& visit) const {
 #pragma unroll 1
-        for (uint32_t e = threadIdx.x % 4; e < total_here; e += 4) {
+        for (uint32_t e = threadIdx.x % 4; e < total_; e += 4) {
             const LogitGroup& group = groups_[find(e)];
-            const float4 a = group.logits[0];
-            const float4 b = group.logits[1];
-            const uint32_t first = group.first;
-            const float logits[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
+#pragma unroll 1
             for (int i = 0; i < 8; ++i) {
-                visit(logits[i], LogitGroup::component(first, i));
+                if (group.logit(i) > bar) {
+                    visit(group.logit(i),
+                          LogitGroup::component(group.first, i));
+                }
             }
         }
     }
 
    private:
     __device__ uint32_t find(uint32_t e) const {
-        uint32_t at = begin_[0] + e;
-        uint32_t before = 0;
+        uint32_t start = start_[0];
 #pragma unroll
         for (int t = 1; t < kLists; ++t) {
-            before += count_[t - 1];
-            at = e >= before ? begin_[t] + e - before : at;
+            start = e >= before_[t] ? start_[t] : start;
         }
-        return at;
+        return start + e;
     }
 
     const LogitGroup* groups_;
-    uint32_t begin_[kLists];
-    uint32_t count_[kLists];
+    uint32_t start_[kLists];
+    uint32_t before_[kLists];
+    uint32_t total_ = 0;
 };
 
 struct Shared {
-    /// What a thread remembers of its pairs, so that it need not read the
+    /// What a thread remembers of its pairs, so that it need not read all
     /// logits again.
     static constexpr uint32_t kPairs = 4;
     uint32_t component[kPairs][kThreads];
-    float term[kPairs][kThreads];
+    float logit[kPairs][kThreads];
 
-    uint32_t warps[kWarps]; ///< pairs of each warp
-    uint32_t begin;         ///< where the block's pairs go
-    RowSums sums[kWarps];
+    uint32_t warps[kWarps];     ///< pairs of each warp
+    uint32_t begin;             ///< where the block's pairs go
+    RowSums sums[kThreads / 4]; ///< of the rows of four threads
+    uint32_t counts[2][kWarps]; ///< pairs and groups of a warp
 };
 
-/// Handles 8 rows a warp; the block is together.
-__device__ void emit_rows(
-        const EmitPairs& p,
-        int64_t first,
-        Shared& shared,
-        RowSums& sums) {
-    const int lane = threadIdx.x % 32;
-    const int64_t i = first + lane / 4;
-    const bool exists = i < p.n;
-    constexpr int kParts = KeptLogits::kParts;
-    uint2 lists[kParts] = {};
-    float largest = -INFINITY;
-    float second = -INFINITY;
-    for (int part = 0; exists && part < kParts; ++part) {
-        lists[part] = p.kept.ranges[(i * kParts + part) * 4 + lane % 4];
-        const float l = p.kept.largest[i * kParts + part];
-        if (p.second_slack >= 0) {
-            second =
-                    fmaxf(fmaxf(second, p.kept.second[i * kParts + part]),
-                          fminf(largest, l));
-        }
-        largest = fmaxf(largest, l);
+/// The number of rank m, from 1, among the logits of a row.
+__device__ float logit_of_rank(const GroupsOfRow& groups, int m) {
+    uint64_t bound = ~uint64_t(0);
+    for (int e = 0; e < m; ++e) {
+        uint64_t largest = 0;
+        groups.for_own_above(-INFINITY, [&](float logit, uint32_t component) {
+            const uint64_t rank = rank_logit(logit, component);
+            largest = rank < bound ? max(largest, rank) : largest;
+        });
+        largest = max(largest, __shfl_xor_sync(0xFFFFFFFF, largest, 1));
+        bound = max(largest, __shfl_xor_sync(0xFFFFFFFF, largest, 2));
     }
-    const float weight = exists && p.weights != nullptr ? p.weights[i] : 1.0f;
-    // A row that does not fit fp16 has only infinite logits.
-    GroupsOfRow groups(p.kept.groups, lists);
-    bool sparse = exists && largest > -INFINITY &&
-            groups.total() <= EmitPairs::kMostGroups;
-    if (!sparse) {
-        groups.clear();
-    }
+    return bound == 0 ? -INFINITY : ranked_logit(bound);
+}
 
-    float bar = largest + log2f(p.min_responsibility);
-    if (p.second_slack >= 0) {
-        bar = fminf(bar, second - p.second_slack);
-    }
-    float z = 0;
-    float mass = 0; // the part of z that is kept
-    uint32_t pairs = 0;
-    uint32_t best = 0xFFFFFFFF;
-    groups.for_own([&](float logit, uint32_t component) {
-        const float term = exp2f(logit - largest);
-        z += term;
-        if (logit > bar) {
-            mass += term;
-            if (pairs < Shared::kPairs) {
-                shared.component[pairs][threadIdx.x] = component;
-                shared.term[pairs][threadIdx.x] = term;
-            }
-            ++pairs;
-        }
-        best = logit == largest ? min(best, component) : best;
-    });
-    z = quad_sum(z);
-    mass = quad_sum(mass);
-    best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 1));
-    best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 2));
-    if (best == 0xFFFFFFFF) { // nothing reached the seed: it was no bound
-        sparse = false;
-        pairs = 0;
-    }
-
-    // One block-wide step of the counter that all blocks share.
+/// Where the first of this thread's pairs goes on the list. The block is
+/// together, and takes one step of the counter that all blocks share.
+__device__ uint32_t
+take_list(const EmitPairs& p, uint32_t pairs, Shared& shared, bool& fits) {
     uint32_t total = 0;
     uint32_t before = exclusive_sum(pairs, total);
-    if (lane == 31) {
+    if (threadIdx.x % 32 == 31) {
         shared.warps[threadIdx.x / 32] = total;
     }
     __syncthreads();
@@ -193,33 +176,183 @@ __device__ void emit_rows(
         total += shared.warps[w];
     }
     if (threadIdx.x == 0) {
-        shared.begin = atomicAdd(&p.out.state->pairs, total);
+        shared.begin = atomicAdd(&p.out.state->listed, total);
     }
     __syncthreads();
-    const uint32_t begin = shared.begin;
-    // The host starts over with fewer rows if the pairs do not fit.
-    const bool fits = uint64_t(begin) + total <= p.out.pairs.capacity;
-    const float scale = weight / mass;
-    uint32_t to = begin + before;
-    if (!fits) {
-        // Nothing: the chunk does not count.
-    } else if (pairs <= Shared::kPairs) {
-        for (uint32_t e = 0; e < pairs; ++e) {
-            p.out.add_pair(
-                    to + e,
-                    shared.component[e][threadIdx.x],
-                    uint32_t(i),
-                    scale * shared.term[e][threadIdx.x]);
+    fits = uint64_t(shared.begin) + total <= p.out.pairs.capacity;
+    return shared.begin + before;
+}
+
+/// Puts up to kCount pairs where they belong, each at its rank in the bucket.
+template <int kCount, class PairOf>
+__device__ __forceinline__ void place_pairs(
+        const ChunkOutput& out,
+        uint32_t row,
+        uint32_t count,
+        PairOf&& pair_of) {
+    uint32_t bucket[kCount];
+    uint32_t begin[kCount];
+    uint32_t room[kCount];
+    uint32_t rank[kCount];
+    float value[kCount];
+    // All at once: each takes the memory's time to come back.
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+        if (e < count) {
+            uint32_t component;
+            pair_of(e, component, value[e]);
+            bucket[e] = out.buckets.bucket(row, component);
+            rank[e] = out.take_rank(bucket[e]);
+            begin[e] = out.room[bucket[e]];
+            room[e] = out.room[bucket[e] + 1] - begin[e];
         }
-    } else {
-        groups.for_own([&](float logit, uint32_t component) {
-            if (logit > bar) {
-                p.out.add_pair(
-                        to++,
-                        component,
-                        uint32_t(i),
-                        scale * exp2f(logit - largest));
+    }
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+        if (e < count) {
+            if (rank[e] < room[e]) {
+                out.sorted[begin[e] + rank[e]] = {row, value[e]};
+            } else {
+                const uint32_t to = atomicAdd(&out.state->listed, 1u);
+                if (to < out.pairs.capacity) {
+                    out.pairs.data[to] = {
+                            bucket[e], row, rank[e] - room[e], value[e]};
+                }
             }
+        }
+    }
+}
+
+/// What a thread counts.
+struct Totals {
+    uint32_t pairs = 0;
+    uint32_t groups = 0;
+};
+
+/// Handles 8 rows a warp; if pairs are listed, the block is together.
+template <bool kListed>
+__device__ void emit_rows(
+        const EmitPairs& p,
+        int64_t first,
+        Shared& shared,
+        Totals& totals) {
+    const int lane = threadIdx.x % 32;
+    const int64_t i = first + lane / 4;
+    const bool exists = i < p.n;
+    const int parts = int(p.kept.shape.parts);
+    constexpr int kMostParts = PassShape::kMostParts;
+    uint32_t lists[kMostParts];
+    float part_largest[kMostParts];
+    float largest = -INFINITY;
+#pragma unroll
+    for (int part = 0; part < kMostParts; ++part) {
+        const int64_t at = i * parts + part;
+        const bool used = exists && part < parts;
+        lists[part] = used ? p.kept.lists[at * 4 + lane % 4] : 0;
+        part_largest[part] = used ? p.kept.largest[at] : -INFINITY;
+        largest = fmaxf(largest, part_largest[part]);
+    }
+    const float weight = exists && p.weights != nullptr ? p.weights[i] : 1.0f;
+    // A row that does not fit fp16 has only infinite logits.
+    GroupsOfRow groups(p.kept.region_of_row(uint32_t(i)), lists);
+    bool sparse = exists && largest > -INFINITY &&
+            groups.total() <= EmitPairs::kMostGroups;
+    totals.groups += lane % 4 == 0 ? min(groups.total(), 1024u) : 0;
+    if (!sparse) {
+        groups.clear();
+    }
+
+    float bar = largest + log2f(p.min_responsibility);
+    if (kListed && p.m > 1) {
+        bar = fminf(bar, logit_of_rank(groups, p.m) - p.slack);
+    }
+    float z = 0;
+    float mass = 0; // the part of z that is kept
+    uint32_t pairs = 0;
+    uint32_t best = 0xFFFFFFFF;
+    const auto take = [&](const LogitGroup& group,
+                          const float(&logits)[8],
+                          uint32_t first_component) {
+        uint32_t above = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            z += ptx::exp2_fast(logits[i] - largest);
+            above |= logits[i] > bar ? 1u << i : 0;
+        }
+        while (above != 0) { // one or two
+            const int j = __ffs(int(above)) - 1;
+            above &= above - 1;
+            const float logit = group.logit(j);
+            const uint32_t component =
+                    LogitGroup::component(first_component, j);
+            mass += ptx::exp2_fast(logit - largest);
+            if (pairs < Shared::kPairs) {
+                shared.component[pairs][threadIdx.x] = component;
+                shared.logit[pairs][threadIdx.x] = logit;
+            }
+            ++pairs;
+            best = logit == largest ? min(best, component) : best;
+        }
+    };
+    groups.for_own(take);
+    best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 1));
+    best = min(best, __shfl_xor_sync(0xFFFFFFFF, best, 2));
+    if (best == 0xFFFFFFFF) { // nothing reached the seed: it was no bound
+        sparse = false;
+        pairs = 0;
+    }
+    if (p.kept.tail != nullptr && sparse && lane % 4 < parts) {
+        const float tail = p.kept.tail[i * parts + lane % 4];
+        z += tail *
+                exp2f((lane % 2 ? part_largest[1] : part_largest[0]) - largest);
+    }
+    z = quad_sum(z);
+    mass = quad_sum(mass);
+    totals.pairs += pairs;
+    const float precision = sparse ? p.components.precision[best] : 1.0f;
+    const float offset = sparse ? p.components.offset[best] : 0.0f;
+
+    const float scale = weight / mass;
+    const auto value_of = [&](float logit) {
+        return scale * ptx::exp2_fast(logit - largest);
+    };
+    uint32_t begin = 0;
+    if constexpr (kListed) {
+        // The host starts over with fewer rows if the pairs do not fit.
+        bool fits;
+        begin = take_list(p, pairs, shared, fits);
+        uint32_t to = begin;
+        if (!fits) {
+            // Nothing: the chunk does not count.
+        } else if (pairs <= Shared::kPairs) {
+            for (uint32_t e = 0; e < pairs; ++e) {
+                p.out.list_pair(
+                        to + e,
+                        shared.component[e][threadIdx.x],
+                        uint32_t(i),
+                        value_of(shared.logit[e][threadIdx.x]));
+            }
+        } else {
+            groups.for_own_above(bar, [&](float logit, uint32_t component) {
+                p.out.list_pair(to++, component, uint32_t(i), value_of(logit));
+            });
+        }
+    } else if (pairs <= Shared::kPairs) {
+        place_pairs<Shared::kPairs>(
+                p.out,
+                uint32_t(i),
+                pairs,
+                [&](int e, uint32_t& component, float& value) {
+                    component = shared.component[e][threadIdx.x];
+                    value = value_of(shared.logit[e][threadIdx.x]);
+                });
+    } else {
+        groups.for_own_above(bar, [&](float logit, uint32_t component) {
+            const auto only = [&](int, uint32_t& c, float& value) {
+                c = component;
+                value = value_of(logit);
+            };
+            place_pairs<1>(p.out, uint32_t(i), 1, only);
         });
     }
 
@@ -227,19 +360,22 @@ __device__ void emit_rows(
     pairs += __shfl_xor_sync(0xFFFFFFFF, pairs, 2);
     if (lane % 4 == 0 && exists) {
         if (p.ranges.begin != nullptr) {
-            p.ranges.begin[i] = begin + before;
+            p.ranges.begin[i] = begin;
             p.ranges.count[i] = sparse ? pairs : 0;
             p.ranges.tail[i] = largest + log2f(fmaxf(z - mass, 0.0f));
+        }
+        const float distance = fmaxf((offset - largest) / precision, 0.0f);
+        if (p.distances != nullptr) {
+            p.distances[i] = sparse ? distance : INFINITY;
         }
         if (sparse) {
             if (p.best != nullptr) {
                 p.best[i] = best;
             }
-            const float distance = (p.components.offset[best] - largest) /
-                    p.components.precision[best];
+            RowSums& sums = shared.sums[threadIdx.x / 4];
             sums.weight += weight;
             sums.log2_z += double(weight) * (largest + log2f(z));
-            sums.objective += double(weight) * fmaxf(distance, 0.0f);
+            sums.objective += double(weight) * distance;
             sums.dropped += double(weight) * fmaxf(1.0f - mass / z, 0.0f);
         } else {
             p.out.dense_rows[atomicAdd(&p.out.state->dense_rows, 1u)] =
@@ -248,47 +384,83 @@ __device__ void emit_rows(
     }
 }
 
-__global__ void __launch_bounds__(kThreads, 9) emit_kernel(EmitPairs p) {
+template <bool kListed>
+__global__ void __launch_bounds__(kThreads, 7) emit_kernel(EmitPairs p) {
     __shared__ Shared shared;
-    RowSums sums;
+    if (threadIdx.x % 4 == 0) {
+        shared.sums[threadIdx.x / 4] = {};
+    }
+    Totals totals;
     constexpr int kRowsOfBlock = kWarps * kRowsOfWarp;
     for (int64_t first = int64_t(blockIdx.x) * kRowsOfBlock; first < p.n;
          first += int64_t(gridDim.x) * kRowsOfBlock) {
-        emit_rows(p, first + threadIdx.x / 32 * kRowsOfWarp, shared, sums);
+        emit_rows<kListed>(
+                p, first + threadIdx.x / 32 * kRowsOfWarp, shared, totals);
     }
-    sums.weight = warp_sum(sums.weight);
-    sums.log2_z = warp_sum(sums.log2_z);
-    sums.objective = warp_sum(sums.objective);
-    sums.dropped = warp_sum(sums.dropped);
+    const uint32_t pairs = __reduce_add_sync(0xFFFFFFFF, totals.pairs);
+    const uint32_t groups = __reduce_add_sync(0xFFFFFFFF, totals.groups);
     if (threadIdx.x % 32 == 0) {
-        shared.sums[threadIdx.x / 32] = sums;
+        shared.counts[0][threadIdx.x / 32] = pairs;
+        shared.counts[1][threadIdx.x / 32] = groups;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int t = 1; t < kWarps; ++t) {
-            sums.weight += shared.sums[t].weight;
-            sums.log2_z += shared.sums[t].log2_z;
-            sums.objective += shared.sums[t].objective;
-            sums.dropped += shared.sums[t].dropped;
+    if (threadIdx.x < 32) {
+        RowSums sums = shared.sums[threadIdx.x];
+        sums.weight = warp_sum(sums.weight);
+        sums.log2_z = warp_sum(sums.log2_z);
+        sums.objective = warp_sum(sums.objective);
+        sums.dropped = warp_sum(sums.dropped);
+        if (threadIdx.x == 0) {
+            p.out.row_sums[blockIdx.x] = sums;
         }
-        p.out.row_sums[blockIdx.x] = sums;
+        if (threadIdx.x < kWarps) {
+            atomicAdd(&p.out.state->pairs, shared.counts[0][threadIdx.x]);
+            atomicAdd(&p.out.state->groups, shared.counts[1][threadIdx.x]);
+        }
     }
 }
 
-constexpr int kLanes = 8; // of a row that is seeded
+static_assert(kThreads / 4 == 32); // a warp adds the sums
 
-__global__ void __launch_bounds__(kThreads)
-        seed_kernel(SeedRows p, int64_t n_padded) {
-    const int lane = threadIdx.x % kLanes;
+constexpr int kSeedLanes = 8; // that share a row
+/// A bound from the row's distance may be so many bits too low.
+constexpr float kSeedLoss = 2;
+/// What conversions and the like may cost.
+constexpr float kSeedMargin = 0.125f;
+
+/// How wrong the tensor cores' products may be, as a share of the largest
+/// terms: they truncate after every 16 columns.
+__device__ float product_error(const SeedRows& p) {
+    return (p.rows.d_padded / 16 + 8) * 0x1p-22f;
+}
+
+/// From the distance that the row had and how far the mean has moved; if that
+/// loses more than kSeedLoss bits, NaN.
+__device__ float seed_by_distance(
+        const SeedRows& p,
+        int64_t row,
+        uint32_t best,
+        float squared) {
+    const float2 c = p.components.constants[best]; // precision, y
+    const float2 move = p.moves[best];
+    const float distance = p.distances[row];
+    const float largest =
+            squared + (sqrtf(move.y) + move.x) * (sqrtf(move.y) + move.x);
+    const float error = product_error(p) * largest;
+    const float farthest = sqrtf(distance + error) + move.x;
+    // The offset, which is not at hand, less precision times the distance.
+    const float seed = fmaf(c.x, move.y - farthest * farthest - error, c.y) -
+            product_error(p) * fabsf(c.y) - kSeedMargin;
+    const float loss = c.x * (farthest * farthest - distance);
+    return loss < kSeedLoss ? seed : NAN;
+}
+
+/// From the row itself, which kSeedLanes lanes share.
+__device__ float seed_by_row(const SeedRows& p, int64_t row, uint32_t best) {
     const int64_t chunks = p.rows.d_padded / HalfLayout::kChunk;
-    const int64_t row = (blockIdx.x * int64_t(kThreads) + threadIdx.x) / kLanes;
-    if (row >= n_padded) { // whole warps: n_padded is a multiple of 4
-        return;
-    }
-    const uint32_t best = row < p.rows.n ? p.best[row] : 0xFFFFFFFF;
-    const bool known = best < p.k;
     float product = 0;
-    for (int64_t c = lane; known && c < chunks; c += kLanes) {
+    for (int64_t c = threadIdx.x % kSeedLanes; best < p.k && c < chunks;
+         c += kSeedLanes) {
         const uint4 x = *reinterpret_cast<const uint4*>(p.rows.chunk(row, c));
         const uint4 m =
                 *reinterpret_cast<const uint4*>(p.components.chunk(best, c));
@@ -302,20 +474,55 @@ __global__ void __launch_bounds__(kThreads)
         }
     }
 #pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    for (int offset = kSeedLanes / 2; offset > 0; offset /= 2) {
         product += __shfl_xor_sync(0xFFFFFFFF, product, offset);
     }
-    if (lane == 0) {
-        float seed = -INFINITY;
-        if (known) {
-            const float2 c = p.components.constants[best];
-            const float squared = p.rows.squared[row];
-            // The tensor cores truncate after every 16 columns.
-            const float rounding = (p.rows.d_padded / 16 + 8) * 0x1p-22f;
-            const float margin =
-                    0.125f + rounding * (fabsf(c.y) + c.x * squared);
-            seed = fmaf(c.x, fmaf(2.0f, product, -squared), c.y) - margin;
+    if (best >= p.k) {
+        return -INFINITY;
+    }
+    const float2 c = p.components.constants[best];
+    const float squared = p.rows.squared[row];
+    const float margin =
+            kSeedMargin + product_error(p) * (fabsf(c.y) + c.x * squared);
+    return fmaf(c.x, fmaf(2.0f, product, -squared), c.y) - margin;
+}
+
+/// A thread a row, until its warp turns to the rows that need to be read.
+__global__ void __launch_bounds__(kThreads)
+        seed_kernel(SeedRows p, int64_t n_padded) {
+    const int lane = threadIdx.x % 32;
+    const int64_t row = blockIdx.x * int64_t(kThreads) + threadIdx.x;
+    const bool exists = row < p.rows.n;
+    const uint32_t best = exists ? p.best[row] : 0xFFFFFFFF;
+    float seed = NAN;
+    if (best >= p.k) {
+        seed = -INFINITY;
+    } else if (p.distances != nullptr) {
+        seed = seed_by_distance(p, row, best, p.rows.squared[row]);
+    }
+    uint32_t open = __ballot_sync(0xFFFFFFFF, !(seed == seed));
+    while (open != 0) {
+        // The four lowest open lanes, one for each group of lanes.
+        int from = 32;
+#pragma unroll
+        for (int g = 0; g < 32 / kSeedLanes; ++g) {
+            const int next = open != 0 ? __ffs(int(open)) - 1 : 32;
+            from = lane / kSeedLanes == g ? next : from;
+            open &= open - 1;
         }
+        const uint32_t theirs = __shfl_sync(0xFFFFFFFF, best, from % 32);
+        const float found = seed_by_row(
+                p, row - lane + from, from < 32 ? theirs : 0xFFFFFFFF);
+        // Each lane whose row was one of them takes its seed.
+#pragma unroll
+        for (int g = 0; g < 32 / kSeedLanes; ++g) {
+            const int at = g * kSeedLanes;
+            const int whose = __shfl_sync(0xFFFFFFFF, from, at);
+            const float value = __shfl_sync(0xFFFFFFFF, found, at);
+            seed = whose == lane ? value : seed;
+        }
+    }
+    if (row < n_padded) {
         p.seeds[row] = seed;
     }
 }
@@ -329,15 +536,16 @@ int EmitPairs::blocks() const {
 }
 
 void EmitPairs::launch(cudaStream_t stream) const {
-    emit_kernel<<<blocks(), kThreads, 0, stream>>>(*this);
+    const auto kernel =
+            out.room != nullptr ? emit_kernel<false> : emit_kernel<true>;
+    kernel<<<blocks(), kThreads, 0, stream>>>(*this);
     FLASHGMM_CUDA_LAUNCHED("emit_pairs");
 }
 
 void SeedRows::launch(cudaStream_t stream) const {
     const int64_t n_padded = HalfRows::padded_rows(rows.n);
-    constexpr int64_t kRowsOfBlock = kThreads / kLanes;
-    seed_kernel<<<unsigned(n_padded / kRowsOfBlock), kThreads, 0, stream>>>(
-            *this, n_padded);
+    const auto blocks = unsigned((n_padded + kThreads - 1) / kThreads);
+    seed_kernel<<<blocks, kThreads, 0, stream>>>(*this, n_padded);
     FLASHGMM_CUDA_LAUNCHED("seed_rows");
 }
 

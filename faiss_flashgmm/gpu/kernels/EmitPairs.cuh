@@ -21,26 +21,35 @@ struct EmitPairs {
     Components components;
     KeptLogits kept;
     float min_responsibility = 0;
-    float second_slack = -1; ///< see SparsePosterior
+    int m = 1;       ///< the m largest, and what is close to them: see
+    float slack = 0; ///< SparsePosterior
 
     ChunkOutput out;
+    /// Where each row's pairs are; then all pairs are listed.
     RowRanges ranges;
-    uint32_t* best = nullptr; ///< most responsible component, or null
+    /// Most responsible component, and squared distance to its mean in
+    /// conditioned units (infinity: not known), or null.
+    uint32_t* best = nullptr;
+    float* distances = nullptr;
 
     /// Blocks of the launch: each writes one of out.row_sums.
     int blocks() const;
     void launch(cudaStream_t stream) const;
 };
 
-/** Lower bounds of the rows' largest logits: that of a component that was best
- * for the row before.
+/** Lower bounds of the rows' largest logits, by the component that was best for
+ * the row before: from the row's distance to it then and how far it has moved
+ * since; or, where that says too little, from the row itself.
  */
 struct SeedRows {
     HalfRows rows;
     HalfComponents components;
     int64_t k = 0;
     const uint32_t* best = nullptr; ///< k or more: not known
-    float* seeds = nullptr;         ///< size HalfRows::padded_rows(rows.n)
+    /// From the means before the present ones, or null.
+    const float* distances = nullptr;
+    const float2* moves = nullptr; ///< see condition_means; if distances
+    float* seeds = nullptr;        ///< size HalfRows::padded_rows(rows.n)
 
     void launch(cudaStream_t stream) const;
 };

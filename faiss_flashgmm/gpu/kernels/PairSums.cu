@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <faiss_flashgmm/gpu/ptx/Sm80.cuh>
 #include <faiss_flashgmm/gpu/utils/CudaError.h>
 
 namespace faiss_flashgmm::gpu {
@@ -10,8 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kScanThreads = 1024;
-constexpr int kBlocks = 132 * 8; // any number works
-constexpr int kSlabChunks = 32;  // columns that one warp sums: 256
+constexpr int kScatterBlocks = 132 * 8; // any number works
+constexpr int kSlabChunks = 32;         // columns that one warp sums: 256
 
 __host__ __device__ int64_t chunks_of(int64_t d) {
     return (d + HalfLayout::kChunk - 1) / HalfLayout::kChunk;
@@ -23,17 +24,32 @@ __host__ __device__ int64_t stride_of(int64_t d) {
     return 1 + slabs_of(d) + d;
 }
 
-/// Exclusive sums over the block of two numbers a thread, and their totals.
-__device__ uint2 exclusive_sums(uint2 v, uint2& total) {
-    __shared__ uint2 warps[kScanThreads / 32];
+/// What a bucket needs.
+struct Needs {
+    uint32_t listed;   ///< pairs that are to be sorted
+    uint32_t segments; ///< of all its pairs
+    uint32_t room;     ///< the next time
+
+    __device__ Needs operator+(const Needs& o) const {
+        return {listed + o.listed, segments + o.segments, room + o.room};
+    }
+    __device__ Needs operator-(const Needs& o) const {
+        return {listed - o.listed, segments - o.segments, room - o.room};
+    }
+};
+
+/// Exclusive sums over the block, and the total.
+__device__ Needs exclusive_sums(const Needs& v, Needs& total) {
+    __shared__ Needs warps[kScanThreads / 32];
     const int lane = threadIdx.x % 32;
-    uint2 sum = v;
+    Needs sum = v;
     for (int offset = 1; offset < 32; offset *= 2) {
-        const uint32_t x = __shfl_up_sync(0xFFFFFFFF, sum.x, offset);
-        const uint32_t y = __shfl_up_sync(0xFFFFFFFF, sum.y, offset);
+        const Needs other = {
+                __shfl_up_sync(0xFFFFFFFF, sum.listed, offset),
+                __shfl_up_sync(0xFFFFFFFF, sum.segments, offset),
+                __shfl_up_sync(0xFFFFFFFF, sum.room, offset)};
         if (lane >= offset) {
-            sum.x += x;
-            sum.y += y;
+            sum = sum + other;
         }
     }
     __syncthreads();
@@ -41,20 +57,30 @@ __device__ uint2 exclusive_sums(uint2 v, uint2& total) {
         warps[threadIdx.x / 32] = sum;
     }
     __syncthreads();
-    uint2 before = {0, 0};
-    total = {0, 0};
+    Needs before = {};
+    total = {};
     for (int w = 0; w < kScanThreads / 32; ++w) {
         if (w == threadIdx.x / 32) {
             before = total;
         }
-        total.x += warps[w].x;
-        total.y += warps[w].y;
+        total = total + warps[w];
     }
-    return {before.x + sum.x - v.x, before.y + sum.y - v.y};
+    return before + sum - v;
 }
 
 __device__ uint32_t segments_of(uint32_t pairs) {
     return (pairs + PairSums::kSegment - 1) / PairSums::kSegment;
+}
+
+/// Writes the segments of pairs [begin, end).
+__device__ void write_segments(
+        Segment* to,
+        uint32_t bucket,
+        uint32_t begin,
+        uint32_t end) {
+    for (; begin < end; begin += PairSums::kSegment) {
+        *to++ = {bucket, begin, min(begin + PairSums::kSegment, end)};
+    }
 }
 
 /// Each block locates kScanThreads buckets, after counting those before them.
@@ -62,105 +88,189 @@ __global__ void __launch_bounds__(kScanThreads) locate_kernel(PairSums p) {
     const bool valid = p.chunk.valid(*p.chunk.state);
     const uint32_t buckets = p.chunk.buckets.count;
     const auto pairs_of = [&](uint32_t bucket) {
-        return valid && bucket < buckets
-                ? p.chunk.counts[int64_t(bucket) * kCountStride]
-                : 0;
+        return valid ? p.chunk.counts[int64_t(bucket) * kCountStride] : 0;
+    };
+    const auto needs_of = [&](uint32_t bucket) -> Needs {
+        const uint32_t pairs = pairs_of(bucket);
+        const uint32_t placed = min(pairs, p.chunk.room_of(bucket));
+        return {pairs - placed,
+                segments_of(placed) + segments_of(pairs - placed),
+                pairs + pairs / PairSums::kSlack + PairSums::kSpare};
     };
     const uint32_t first = blockIdx.x * kScanThreads;
-    uint2 earlier = {0, 0}; // pairs, segments
+    Needs earlier = {};
 #pragma unroll 4
     for (uint32_t bucket = threadIdx.x; bucket < first;
          bucket += kScanThreads) {
-        const uint32_t pairs = pairs_of(bucket);
-        earlier.x += pairs;
-        earlier.y += segments_of(pairs);
+        earlier = earlier + needs_of(bucket);
     }
-    uint2 base;
+    Needs base;
     exclusive_sums(earlier, base);
 
     const uint32_t own = first + threadIdx.x;
-    const uint32_t pairs = pairs_of(own);
-    const uint32_t segments = segments_of(pairs);
-    uint2 total;
-    const uint2 before = exclusive_sums({pairs, segments}, total);
-    const uint2 at = {base.x + before.x, base.y + before.y};
+    const Needs needs = own < buckets ? needs_of(own) : Needs{};
+    Needs total;
+    const Needs at = base + exclusive_sums(needs, total);
     if (own < buckets) {
-        p.offsets[own] = at.x;
-        p.segment_offsets[own] = at.y;
-        for (uint32_t s = 0; s < segments; ++s) {
-            p.segment_bucket[at.y + s] = own;
+        p.offsets[own] = at.listed;
+        p.segment_offsets[own] = at.segments;
+        const uint32_t placed = pairs_of(own) - needs.listed;
+        const uint32_t begin = p.chunk.room != nullptr ? p.chunk.room[own] : 0;
+        const uint32_t listed = p.chunk.room_end() + at.listed;
+        Segment* segments = p.segments + at.segments;
+        write_segments(segments, own, begin, begin + placed);
+        write_segments(
+                segments + segments_of(placed),
+                own,
+                listed,
+                listed + needs.listed);
+        if (p.next_room != nullptr) {
+            p.next_room[own] = min(at.room, p.room_limit);
         }
     }
     if (own == buckets - 1) {
-        p.offsets[buckets] = at.x + pairs;
-        p.segment_offsets[buckets] = at.y + segments;
+        p.offsets[buckets] = at.listed + needs.listed;
+        p.segment_offsets[buckets] = at.segments + needs.segments;
+        if (p.next_room != nullptr) {
+            p.next_room[buckets] = min(at.room + needs.room, p.room_limit);
+        }
     }
 }
 
 __global__ void __launch_bounds__(kThreads) scatter_kernel(PairSums p) {
-    const uint32_t pairs = p.offsets[p.chunk.buckets.count];
+    const uint32_t listed = p.offsets[p.chunk.buckets.count];
+    SortedPair* sorted = p.chunk.sorted + p.chunk.room_end();
     const uint32_t step = gridDim.x * kThreads;
-    for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < pairs;
+    for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < listed;
          i += step) {
         const Pair pair = p.chunk.pairs.data[i];
-        p.sorted[p.offsets[pair.bucket] + pair.rank] = {pair.row, pair.value};
+        sorted[p.offsets[pair.bucket] + pair.rank] = {pair.row, pair.value};
     }
 }
 
-/// Eight columns of a row, as they are stored.
-template <bool kHalf>
-struct Chunk;
+/// 32 pairs from `at` on, one a lane. Lanes past the end take the last pair,
+/// with no weight.
+__device__ __forceinline__ SortedPair
+fetch_pairs(const PairSums& p, const Segment& segment, uint32_t at) {
+    at += threadIdx.x % 32;
+    SortedPair pair = p.chunk.sorted[min(at, segment.end - 1)];
+    pair.value = at < segment.end ? pair.value : 0.0f;
+    return pair;
+}
 
-template <>
-struct Chunk<true> {
-    uint4 raw;
+/** Chunks of fp16 rows on their way to a warp; kLanes lanes share a row.
+ *
+ * They go through shared memory, because the compiler does not keep loads to
+ * registers apart from each other. A lane reads only what it copied itself.
+ */
+template <int kLanes>
+struct HalfRing {
+    static constexpr int kStages = 3;
+    static constexpr int kRowsAtOnce = 32 / kLanes;
+    static constexpr int kSize = kLanes < 8 ? 2 : 4; ///< chunks of a stage
+    static constexpr uint32_t kPairs = kSize * kRowsAtOnce;
+    /// Values of a stage are among the last 64 fetched when it is used.
+    static_assert((kStages - 1) * kPairs <= 32);
 
-    __device__ void load(const PairSums& p, uint32_t row, int64_t c) {
-        raw = *reinterpret_cast<const uint4*>(p.half_rows.chunk(row, c));
-    }
-    __device__ void unpack(const PairSums&, int64_t, float (&x)[8]) const {
-        const __half2* h = reinterpret_cast<const __half2*>(&raw);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float2 f = __half22float2(h[i]);
-            x[2 * i] = f.x;
-            x[2 * i + 1] = f.y;
-        }
-    }
+    uint4 chunks[kStages][kSize][32];
 };
 
-template <>
-struct Chunk<false> {
-    float raw[8];
+/// Calls visit(eight columns, value) for all pairs of a segment. The lanes of
+/// a row take its columns, each from 8 c on.
+template <int kLanes, class Visit>
+__device__ __forceinline__ void for_half_rows(
+        const PairSums& p,
+        const Segment& segment,
+        int64_t c,
+        HalfRing<kLanes>& ring,
+        Visit&& visit) {
+    using Ring = HalfRing<kLanes>;
+    const int lane = threadIdx.x % 32;
+    const int stages = int(
+            (segment.end - segment.begin + Ring::kPairs - 1) / Ring::kPairs);
+    SortedPair coming = fetch_pairs(p, segment, segment.begin);
+    SortedPair own = {};
+    float former = 0; // value
+    const auto start = [&](int stage) {
+        if (stage < stages) {
+            const uint32_t first = stage * Ring::kPairs;
+            if (first % 32 == 0) {
+                former = own.value;
+                own = coming;
+                coming = fetch_pairs(p, segment, segment.begin + first + 32);
+            }
+#pragma unroll
+            for (int t = 0; t < Ring::kSize; ++t) {
+                const int from =
+                        first % 32 + t * Ring::kRowsAtOnce + lane / kLanes;
+                const uint32_t row = __shfl_sync(0xFFFFFFFF, own.row, from);
+                ptx::async_copy(
+                        &ring.chunks[stage % Ring::kStages][t][lane],
+                        p.half_rows.chunk(row, c));
+            }
+        }
+        ptx::async_commit();
+    };
+#pragma unroll
+    for (int stage = 0; stage < Ring::kStages - 1; ++stage) {
+        start(stage);
+    }
+    for (int stage = 0; stage < stages; ++stage) {
+        const int last = min(stage + Ring::kStages - 1, stages - 1);
+        start(stage + Ring::kStages - 1);
+        ptx::async_wait<Ring::kStages - 1>();
+        const uint32_t first = stage * Ring::kPairs;
+        const float values =
+                first / 32 == last * Ring::kPairs / 32 ? own.value : former;
+#pragma unroll
+        for (int t = 0; t < Ring::kSize; ++t) {
+            const int from = first % 32 + t * Ring::kRowsAtOnce + lane / kLanes;
+            const uint4 raw = ring.chunks[stage % Ring::kStages][t][lane];
+            const __half2* h = reinterpret_cast<const __half2*>(&raw);
+            float x[8];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float2 f = __half22float2(h[i]);
+                x[2 * i] = f.x;
+                x[2 * i + 1] = f.y;
+            }
+            visit(x, __shfl_sync(0xFFFFFFFF, values, from));
+        }
+    }
+}
 
-    __device__ void load(const PairSums& p, uint32_t row, int64_t c) {
-        const float* x = p.float_rows.x + row * p.components.d;
+/// The same for the rows as they came.
+template <int kLanes, class Visit>
+__device__ __forceinline__ void for_float_rows(
+        const PairSums& p,
+        const Segment& segment,
+        int64_t c,
+        Visit&& visit) {
+    constexpr int kRowsAtOnce = 32 / kLanes;
+    for (uint32_t at = segment.begin; at < segment.end; at += 32) {
+        const SortedPair own = fetch_pairs(p, segment, at);
+        const int pairs = min(32u, segment.end - at);
+        for (int first = 0; first < pairs; first += kRowsAtOnce) {
+            const int from = first + threadIdx.x % 32 / kLanes;
+            const uint32_t row = __shfl_sync(0xFFFFFFFF, own.row, from);
+            float x[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int64_t j = c * HalfLayout::kChunk + i;
-            raw[i] = j < p.components.d ? x[j] : 0.0f;
+            for (int i = 0; i < 8; ++i) {
+                const int64_t j = c * HalfLayout::kChunk + i;
+                x[i] = j < p.components.d ? p.float_rows.value(row, j) : 0.0f;
+            }
+            visit(x, __shfl_sync(0xFFFFFFFF, own.value, from));
         }
     }
-    __device__ void unpack(const PairSums& p, int64_t c, float (&x)[8]) const {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int64_t j = c * HalfLayout::kChunk + i;
-            x[i] = j < p.components.d ? (raw[i] - p.float_rows.shift[j]) *
-                            p.float_rows.inverse_scale
-                                      : 0.0f;
-        }
-    }
-};
+}
 
 /// A warp sums a segment; kLanes lanes share a row, 8 columns each.
 template <bool kHalf, int kLanes>
-__global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
-    constexpr int kRowsAtOnce = 32 / kLanes;
-    constexpr int kInFlight = kHalf ? 8 : 2;
+__global__ void __launch_bounds__(kThreads, 4) sum_kernel(PairSums p) {
+    __shared__ HalfRing<kLanes> rings[kHalf ? kThreads / 32 : 1];
     const int lane = threadIdx.x % 32;
     const int64_t d = p.components.d;
-    // Lanes past the columns do the last chunk again: a branch would keep the
-    // loads from running ahead.
+    // Lanes past the columns do the last chunk again.
     const int64_t own_chunk = blockIdx.y * kSlabChunks + lane % kLanes;
     const bool active = own_chunk < chunks_of(d);
     const int64_t c = active ? own_chunk : chunks_of(d) - 1;
@@ -168,12 +278,8 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
     const uint32_t warps = gridDim.x * (kThreads / 32);
     for (uint32_t s = (blockIdx.x * kThreads + threadIdx.x) / 32; s < segments;
          s += warps) {
-        const uint32_t bucket = p.segment_bucket[s];
-        const uint32_t k = bucket % p.chunk.buckets.k;
-        const uint32_t begin = p.offsets[bucket] +
-                (s - p.segment_offsets[bucket]) * PairSums::kSegment;
-        const uint32_t end =
-                min(begin + PairSums::kSegment, p.offsets[bucket + 1]);
+        const Segment segment = p.segments[s];
+        const uint32_t k = segment.bucket % p.chunk.buckets.k;
         float mean[8];
         float sum[8] = {};
         float squared = 0;
@@ -183,47 +289,27 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(PairSums p) {
             const int64_t j = c * HalfLayout::kChunk + i;
             mean[i] = j < d ? p.components.means[int64_t(k) * d + j] : 0.0f;
         }
-        for (uint32_t base = begin; base < end; base += 32) {
-            // Lanes past the end take the last pair, with no weight.
-            SortedPair own = p.sorted[min(base + lane, end - 1)];
-            own.value = base + lane < end ? own.value : 0.0f;
-            count += own.value;
-            const int rounds =
-                    (min(32u, end - base) + kRowsAtOnce - 1) / kRowsAtOnce;
-            // Several rows in flight. Past the end the last row comes again.
-            for (int first = 0; first < rounds; first += kInFlight) {
-                Chunk<kHalf> chunks[kInFlight];
-                float values[kInFlight];
+        const auto add = [&](const float(&x)[8], float value) {
+            count += value;
 #pragma unroll
-                for (int t = 0; t < kInFlight; ++t) {
-                    const int from = (first + t) * kRowsAtOnce + lane / kLanes;
-                    const uint32_t row = __shfl_sync(0xFFFFFFFF, own.row, from);
-                    values[t] = __shfl_sync(0xFFFFFFFF, own.value, from);
-                    if (from > 31) {
-                        values[t] = 0;
-                    }
-                    chunks[t].load(p, row, c);
-                }
-#pragma unroll
-                for (int t = 0; t < kInFlight; ++t) {
-                    float x[8];
-                    chunks[t].unpack(p, c, x);
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) {
-                        const float difference = x[i] - mean[i];
-                        const float weighted = values[t] * difference;
-                        sum[i] += weighted;
-                        squared = fmaf(weighted, difference, squared);
-                    }
-                }
+            for (int i = 0; i < 8; ++i) {
+                const float difference = x[i] - mean[i];
+                const float weighted = value * difference;
+                sum[i] += weighted;
+                squared = fmaf(weighted, difference, squared);
             }
+        };
+        if constexpr (kHalf) {
+            for_half_rows<kLanes>(p, segment, c, rings[threadIdx.x / 32], add);
+        } else {
+            for_float_rows<kLanes>(p, segment, c, add);
         }
         squared = active ? squared : 0.0f;
 #pragma unroll
         for (int offset = 16; offset > 0; offset /= 2) {
             squared += __shfl_xor_sync(0xFFFFFFFF, squared, offset);
-            count += __shfl_xor_sync(0xFFFFFFFF, count, offset);
             if (offset >= kLanes) {
+                count += __shfl_xor_sync(0xFFFFFFFF, count, offset);
 #pragma unroll
                 for (int i = 0; i < 8; ++i) {
                     sum[i] += __shfl_xor_sync(0xFFFFFFFF, sum[i], offset);
@@ -326,11 +412,22 @@ __global__ void add_segments_kernel(PairSums p) {
 template <bool kHalf>
 void launch_sum(const PairSums& p, cudaStream_t stream) {
     const int64_t chunks = chunks_of(p.components.d);
-    const dim3 grid(kBlocks, unsigned(slabs_of(p.components.d)));
+    // About a segment for each warp. Blocks start in order, so the rows that
+    // are gathered at a time are those of one stretch.
+    constexpr int64_t kWarps = kThreads / 32;
+    const int64_t segments =
+            p.expected_pairs / PairSums::kSegment + p.chunk.buckets.count;
+    const dim3 grid(
+            unsigned(std::clamp<int64_t>(segments / kWarps, 132, 1 << 20)),
+            unsigned(slabs_of(p.components.d)));
     const auto kernel = chunks <= 4 ? sum_kernel<kHalf, 4>
             : chunks <= 8           ? sum_kernel<kHalf, 8>
             : chunks <= 16          ? sum_kernel<kHalf, 16>
                                     : sum_kernel<kHalf, 32>;
+    FLASHGMM_CUDA(cudaFuncSetAttribute(
+            kernel,
+            cudaFuncAttributePreferredSharedMemoryCarveout,
+            cudaSharedmemCarveoutMaxShared));
     kernel<<<grid, kThreads, 0, stream>>>(p);
     FLASHGMM_CUDA_LAUNCHED("sum_pairs");
 }
@@ -349,7 +446,7 @@ void PairSums::locate(cudaStream_t stream) const {
 }
 
 void PairSums::scatter(cudaStream_t stream) const {
-    scatter_kernel<<<kBlocks, kThreads, 0, stream>>>(*this);
+    scatter_kernel<<<kScatterBlocks, kThreads, 0, stream>>>(*this);
     FLASHGMM_CUDA_LAUNCHED("scatter_pairs");
 }
 

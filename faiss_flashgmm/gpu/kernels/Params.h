@@ -58,11 +58,12 @@ struct HalfLayout {
 
 /// A group's blocks follow each other: a row is within 16 * d_padded bytes.
 struct HalfRows {
-    static constexpr int kTile = 64;
+    /// Rows come in multiples of this, and are sliced at them.
+    static constexpr int64_t kPadding = 384;
 
     int64_t n = 0;
     int64_t d_padded = 0; ///< a multiple of HalfLayout::kBlock, zero-filled
-    __half* x = nullptr;  ///< whole pairs of tiles: rows past n are zero
+    __half* x = nullptr;  ///< padded: rows past n are zero
     /// |x|^2 of the rounded row, or infinity if it does not fit fp16.
     float* squared = nullptr;
 
@@ -75,13 +76,13 @@ struct HalfRows {
                         HalfLayout::kGroup * d_padded);
     }
 
-    /// The rows from a multiple of 2 * kTile on.
+    /// The rows from a multiple of kPadding on.
     HalfRows slice(int64_t begin, int64_t count) const {
         return {count, d_padded, x + begin * d_padded, squared + begin};
     }
     /// Rows that x and squared must have space for.
     static constexpr int64_t padded_rows(int64_t n) {
-        return (n + 2 * kTile - 1) / (2 * kTile) * (2 * kTile);
+        return (n + kPadding - 1) / kPadding * kPadding;
     }
 };
 
@@ -132,6 +133,12 @@ struct Pairs {
     Pair* data = nullptr;
 };
 
+/// A pair that lies among those of its bucket.
+struct alignas(8) SortedPair {
+    uint32_t row;
+    float value;
+};
+
 /** How pairs are sorted: by stretch of rows, then by component, so that the
  * rows that pass 2 gathers at a time fit the L2.
  */
@@ -158,6 +165,8 @@ struct Buckets {
         buckets.count = uint32_t(stretches() * k);
         return buckets;
     }
+    bool operator==(const Buckets&) const = default;
+
     __device__ uint32_t bucket(uint32_t row, uint32_t component) const {
         return (row >> row_shift) * k + component;
     }
@@ -174,20 +183,30 @@ struct RowSums {
 /// What the kernels of one chunk count.
 struct ChunkState {
     uint32_t pairs;      ///< asked for
+    uint32_t listed;     ///< of them, those that did not go to their bucket
     uint32_t dense_rows; ///< rows that the sparse way left out
+    uint32_t groups;     ///< of logits that pass 1 kept
 };
 
 /// A histogram entry has a memory sector of its own: atomics on neighbours
 /// would wait for each other.
 constexpr int kCountStride = 8;
 
-/// Where the kernels of one chunk write.
+/** Where the kernels of one chunk write.
+ *
+ * A pair goes straight to its bucket if that has room. All others are listed,
+ * and sorted later.
+ */
 struct ChunkOutput {
     static constexpr int kMaxBlocks = 4096;
 
-    Pairs pairs;
+    Pairs pairs; ///< those that are listed; the capacity holds for all
     Buckets buckets;
     uint32_t* counts = nullptr; ///< size buckets.count * kCountStride, cleared
+    /// Size buckets.count + 1: bucket b has room from room[b] to room[b + 1] in
+    /// sorted. Or null: no bucket has room.
+    const uint32_t* room = nullptr;
+    SortedPair* sorted = nullptr;
     uint32_t* dense_rows = nullptr; ///< size n
     ChunkState* state = nullptr;
     RowSums* row_sums = nullptr; ///< size kMaxBlocks
@@ -201,15 +220,24 @@ struct ChunkOutput {
     }
 
 #ifdef __CUDACC__
-    __device__ void add_pair(
+    __device__ uint32_t room_of(uint32_t bucket) const {
+        return room != nullptr ? room[bucket + 1] - room[bucket] : 0;
+    }
+    /// Pairs that have gone to their buckets end here.
+    __device__ uint32_t room_end() const {
+        return room != nullptr ? room[buckets.count] : 0;
+    }
+    /// The pair's place among those of its bucket.
+    __device__ uint32_t take_rank(uint32_t bucket) const {
+        return atomicAdd(&counts[int64_t(bucket) * kCountStride], 1u);
+    }
+    __device__ void list_pair(
             uint32_t to,
             uint32_t component,
             uint32_t row,
             float value) const {
         const uint32_t bucket = buckets.bucket(row, component);
-        const uint32_t rank =
-                atomicAdd(&counts[int64_t(bucket) * kCountStride], 1u);
-        pairs.data[to] = {bucket, row, rank, value};
+        pairs.data[to] = {bucket, row, take_rank(bucket), value};
     }
 #endif
 };

@@ -34,6 +34,35 @@ __device__ float logit(const RefinePairs& p, int64_t row, uint32_t component) {
             p.components.offset[component]);
 }
 
+/// The m largest logits of a row's pairs, whose values they are at present.
+__device__ void write_top(
+        const RefinePairs& p,
+        int64_t row,
+        const Pair* pairs,
+        uint32_t count,
+        uint64_t best) {
+    const int lane = threadIdx.x % 32;
+    for (int64_t m = 0; m < p.m; ++m) {
+        if (lane == 0) {
+            write_ranked(
+                    best,
+                    p.offset,
+                    p.top_components + row * p.m + m,
+                    p.log_scores + row * p.m + m);
+        }
+        uint64_t next = 0;
+        for (uint32_t e = lane; m + 1 < p.m && e < count; e += 32) {
+            const uint64_t rank = rank_logit(
+                    pairs[e].value, pairs[e].bucket % p.out.buckets.k);
+            next = rank < best ? max(next, rank) : next;
+        }
+        for (int offset = 16; offset > 0; offset /= 2) {
+            next = max(next, __shfl_xor_sync(0xFFFFFFFF, next, offset));
+        }
+        best = next;
+    }
+}
+
 /// A warp works on one row after the other.
 __global__ void __launch_bounds__(kThreads) refine_kernel(RefinePairs p) {
     __shared__ RowSums warps[kWarps];
@@ -50,13 +79,10 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(RefinePairs p) {
         }
         Pair* pairs = p.out.pairs.data + begin;
         uint64_t best = 0;
-        uint64_t second = 0;
         for (uint32_t e = 0; e < count; ++e) {
             const uint32_t component = pairs[e].bucket % p.out.buckets.k;
             const float l = logit(p, row, component);
-            const uint64_t rank = rank_logit(l, component);
-            second = max(second, min(best, rank));
-            best = max(best, rank);
+            best = max(best, rank_logit(l, component));
             if (lane == 0) {
                 pairs[e].value = l;
             }
@@ -71,6 +97,8 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(RefinePairs p) {
         const float tail = exp2f(p.ranges.tail[row] - largest);
         const float log2_z = largest + log2f(z + tail);
         const float weight = p.rows.weight(row);
+        write_top(p, row, pairs, count, best);
+        __syncwarp();
         for (uint32_t e = lane; e < count; e += 32) {
             float& value = pairs[e].value;
             value = weight * (exp2f(value - largest) / z);
@@ -83,14 +111,6 @@ __global__ void __launch_bounds__(kThreads) refine_kernel(RefinePairs p) {
             sums.log2_z += double(weight) * log2_z;
             sums.objective += double(weight) * fmaxf(distance, 0.0f);
             sums.dropped += double(weight) * (tail / (z + tail));
-            const uint64_t top[2] = {best, second};
-            for (int64_t e = 0; e < p.m; ++e) {
-                write_ranked(
-                        top[e],
-                        p.offset,
-                        p.top_components + row * p.m + e,
-                        p.log_scores + row * p.m + e);
-            }
             if (p.log_z != nullptr) {
                 p.log_z[row] = user_log(log2_z, p.offset);
             }

@@ -18,7 +18,7 @@ struct RefinePairs {
 
     /// Size n * m, or null. Rows without pairs are left alone. Scores and
     /// log_z are in natural logs of the user's units: offset is added.
-    int64_t m = 0; ///< 1 or 2
+    int64_t m = 0; ///< each row has as many pairs, if there are that many
     int64_t* top_components = nullptr;
     float* log_scores = nullptr;
     float* log_z = nullptr;

@@ -73,7 +73,7 @@ void sort_pairs(const PairSums& sums, int64_t count, cudaStream_t stream) {
             64,
             stream));
     unpack_kernel<<<blocks, kThreads, 0, stream>>>(
-            keys_out.get(), values_out.get(), sums.sorted, count);
+            keys_out.get(), values_out.get(), sums.chunk.sorted, count);
     FLASHGMM_CUDA_LAUNCHED("unpack_keys");
 }
 
