@@ -402,13 +402,19 @@ class FlashGMM(_Mixin, _Base):
             for step in result["iterations"]
             if step["redo"] == result["best_redo"]
         ]
+        bound = best[-1]["log_likelihood"] if best else -np.inf
+        converged = bool(result["converged"])
+        if self.warm_start and hasattr(self, "lower_bound_"):
+            # The rule of the solver, across two fits.
+            gain = bound - self.lower_bound_
+            converged |= self.tol > 0 and gain < self.tol * max(1, abs(bound))
         self.means_ = result["means"]
         self.variances_ = result["variances"]
         self.weights_ = result["weights"]
         self.history_ = result["iterations"]
         self.n_iter_ = len(best)
-        self.lower_bound_ = best[-1]["log_likelihood"] if best else -np.inf
-        self.converged_ = bool(result["converged"])
+        self.lower_bound_ = bound
+        self.converged_ = converged
         self.n_features_in_ = d
 
     def _assign(self, X, m):
