@@ -32,6 +32,10 @@ struct IVFMultiAssign {
     MultiAssign assigner; ///< where vectors are stored; applies to later adds
     FlashGMMOptions gmm;  ///< how train() fits the mixture
 
+    /// train() leaves the centroids to the k-means of FAISS. A policy that
+    /// needs a mixture gets one fitted around them.
+    bool kmeans_centroids = false;
+
     /// The iterations of the last fit by train(), of all redos, in order.
     std::vector<IterationStats> em_stats;
 

@@ -161,7 +161,8 @@ void IndexIVFMultiAssign<Base>::train(idx_t n, const float* x) {
 
     TrainedParts before(*this, has_centroids);
     try {
-        if (!has_centroids && this->quantizer_trains_alone != 1) {
+        if (!has_centroids && this->quantizer_trains_alone != 1 &&
+            !kmeans_centroids) {
             clustering.train(n, x, quantizer);
         }
         Base::train(n, x); // finds the centroids, trains the codec

@@ -90,10 +90,10 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
     /** Fits a mixture of nlist components, makes its means the centroids, and
      * trains the codec. The parameters of the fit are `cp` and `gmm`.
      *
-     * A quantizer that holds nlist trained centroids keeps them, and one with
-     * quantizer_trains_alone = 1 trains itself; then, if the policy needs a
-     * mixture and none is set, variances and weights are fitted around these
-     * centroids.
+     * A quantizer that holds nlist trained centroids keeps them, one with
+     * quantizer_trains_alone = 1 trains itself, and kmeans_centroids leaves it
+     * to FAISS; then, if the policy needs a mixture and none is set, variances
+     * and weights are fitted around these centroids.
      *
      * The index must be empty. An exception leaves it as it was.
      */

@@ -72,9 +72,11 @@ class Record {
     template <class T>
     static constexpr char tag_of() {
         static_assert(std::is_arithmetic_v<T> && sizeof(T) >= 4);
-        return std::is_same_v<T, float>       ? 'f'
-                : std::is_floating_point_v<T> ? 'd'
-                                              : 'i';
+        if constexpr (std::is_floating_point_v<T>) {
+            return sizeof(T) == sizeof(float) ? 'f' : 'd';
+        } else {
+            return sizeof(T) == sizeof(int32_t) ? 'n' : 'i';
+        }
     }
 
     void set_raw(

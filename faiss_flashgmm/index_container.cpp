@@ -328,7 +328,7 @@ std::unique_ptr<faiss::Index> read_parts(
     if constexpr (std::is_same_v<Threaded, faiss::IndexShards>) {
         index->successive_ids = number(container, "successive_ids");
     }
-    index->own_fields = true;
+    index->FAISS_FLASHGMM_OWN_MEMBERS = true;
     for (int64_t i = 0; i < number(container, "count"); i++) {
         auto part = read_container(reader, io_flags, as_stock);
         index->addIndex(part.get()); // throws if it does not fit

@@ -10,6 +10,7 @@
 
 #include <faiss_flashgmm/index_container.h>
 #include <faiss_flashgmm/io/PendingFile.h>
+#include <faiss_flashgmm/plain_message.h>
 #include <faiss_flashgmm/utils/Error.h>
 
 namespace faiss_flashgmm {
@@ -22,7 +23,7 @@ auto with_name(const std::string& name, const Read& read) {
     try {
         return read();
     } catch (const faiss::FaissException& error) {
-        FAISS_THROW_FMT("%s: %s", name.c_str(), error.msg.c_str());
+        FAISS_THROW_FMT("%s: %s", name.c_str(), plain_message(error).c_str());
     }
 }
 

@@ -51,6 +51,7 @@ Record record_of(const IVFMultiAssign& multi, const faiss::IndexIVF& ivf) {
     Record record;
     put_fields(multi.assigner, "assign", record);
     put_fields(multi.gmm, "gmm", record);
+    record.set("kmeans_centroids", int64_t(multi.kmeans_centroids));
     put_fields<faiss::ClusteringParameters>(ivf.cp, "cp", record);
     put_fields(multi.counts(), "counts", record);
     record.set("quantizer_trains_alone", int64_t(ivf.quantizer_trains_alone));
@@ -109,6 +110,9 @@ void restore_multi_assign(const Record& record, faiss::Index*& part) {
             typeid(*part).name());
     multi->assigner = assigner;
     multi->gmm = gmm;
+    int64_t kmeans_centroids = 0;
+    record.get("kmeans_centroids", kmeans_centroids);
+    multi->kmeans_centroids = kmeans_centroids;
     auto& ivf = dynamic_cast<faiss::IndexIVF&>(*part);
     get_fields<faiss::ClusteringParameters>(ivf.cp, "cp", record);
     int64_t trains_alone = 0;

@@ -3,21 +3,19 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include <faiss/IndexIVF.h>
-#include <faiss/IndexIVFPQFastScan.h>
 #include <faiss/impl/FaissAssert.h>
 #include <faiss/impl/io.h>
-#include <faiss/impl/pq4_fast_scan.h>
 #include <faiss/invlists/BlockInvertedLists.h>
 
 #include <faiss_flashgmm/IVFMultiAssign.h>
 #include <faiss_flashgmm/MultiAssignCloner.h>
 #include <faiss_flashgmm/index_container.h>
 #include <faiss_flashgmm/index_tree.h>
+#include <faiss_flashgmm/list_codes.h>
 #include <faiss_flashgmm/make_multi_assign.h>
 #include <faiss_flashgmm/train_ivf.h>
 
@@ -96,33 +94,23 @@ void keep_in_arrays(faiss::IndexIVF& ivf, const KeptEntries& kept) {
     lists.release();
 }
 
-void keep_in_blocks(
-        const faiss::IndexIVFPQFastScan& ivf,
-        faiss::BlockInvertedLists& lists,
-        const KeptEntries& kept) {
-    for (size_t list = 0; list < lists.nlist; list++) {
-        uint8_t* codes = lists.codes[list].data();
-        const auto move = [&](size_t from, size_t to, bool clear) {
-            for (size_t sq = 0; sq < size_t(ivf.M2); sq++) {
-                const uint8_t code = clear
-                        ? 0
-                        : faiss::pq4_get_packed_element(
-                                  codes, ivf.bbs, ivf.M2, from, sq);
-                faiss::pq4_set_packed_element(
-                        codes, code, ivf.bbs, ivf.M2, to, sq);
-            }
-        };
+/// In blocks, of which FAISS reads a copy into memory.
+void keep_in_blocks(faiss::IndexIVF& ivf, const KeptEntries& kept) {
+    ListCodes codes(ivf);
+    std::vector<uint8_t> code(codes.code_size());
+    for (size_t list = 0; list < ivf.nlist; list++) {
         size_t n_kept = 0;
         for (size_t j = 0; j < kept[list].size(); j++) {
             if (kept[list][j]) {
-                move(j, n_kept, false);
-                lists.ids[list][n_kept++] = lists.ids[list][j];
+                codes.read(list, j, code.data());
+                codes.write(
+                        list,
+                        n_kept++,
+                        ivf.invlists->get_single_id(list, j),
+                        code.data());
             }
         }
-        for (size_t j = n_kept; j < kept[list].size(); j++) {
-            move(j, j, true);
-        }
-        lists.resize(list, n_kept);
+        codes.shrink(list, n_kept);
     }
 }
 
@@ -133,16 +121,10 @@ void keep_entries(faiss::IndexIVF& ivf, const KeptEntries& kept) {
         ivf.direct_map.set_type(
                 faiss::DirectMap::NoMap, ivf.invlists, ivf.ntotal);
     }
-    auto* blocks = dynamic_cast<faiss::BlockInvertedLists*>(ivf.invlists);
-    auto* fast_scan = dynamic_cast<faiss::IndexIVFPQFastScan*>(&ivf);
-    if (!blocks) {
-        keep_in_arrays(ivf, kept);
+    if (dynamic_cast<const faiss::BlockInvertedLists*>(ivf.invlists)) {
+        keep_in_blocks(ivf, kept);
     } else {
-        FAISS_THROW_IF_NOT_FMT(
-                fast_scan,
-                "copies cannot be taken out of a %s",
-                typeid(ivf).name());
-        keep_in_blocks(*fast_scan, *blocks, kept);
+        keep_in_arrays(ivf, kept);
     }
     ivf.direct_map.set_type(map_type, ivf.invlists, ivf.ntotal);
 }

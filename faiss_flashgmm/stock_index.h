@@ -20,8 +20,8 @@ enum class StockCopies {
  *
  * Not all codes tell which list was the primary one. `single` keeps the entry
  * whose decoded vector is nearest to the centroid of its list (or has the
- * largest inner product with it): the primary one exactly for flat codes, and
- * nearly always for others.
+ * largest inner product with it): exactly the primary one for flat codes, and
+ * most often for others.
  *
  * @param index     anything that write_index() can write
  */

@@ -15,6 +15,9 @@ namespace faiss_flashgmm {
 class Checksum {
    public:
     void add(const void* data, size_t size) {
+        if (size == 0) { // then data may be null
+            return;
+        }
         const char* bytes = static_cast<const char*>(data);
         size_ += size;
         if (n_pending_ > 0) {

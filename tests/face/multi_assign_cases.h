@@ -171,10 +171,6 @@ class Oracle {
             const std::vector<float>& queries,
             float radius) const;
 
-    faiss::IndexIVF& primaries() const {
-        return *parts_.front();
-    }
-
    private:
     bool approximate_; ///< with many ties
     std::vector<std::unique_ptr<faiss::IndexIVF>> parts_;

@@ -44,11 +44,11 @@ TEST_P(UniqueIdsTest, OverStockListsWithCopiesFindsWhatMultiAssignFinds) {
                     results.distances,
                     search(*index, query_rows(), k).distances);
         }
-        const float radius =
-                index->metric_type == faiss::METRIC_L2 ? 12.f : 3.f;
         if (!GetParam().offer().range) {
             continue;
         }
+        const float radius =
+                index->metric_type == faiss::METRIC_L2 ? 12.f : 3.f;
         EXPECT_EQ(
                 range_search(unique, query_rows(), radius),
                 range_search(*index, query_rows(), radius));

@@ -1,5 +1,8 @@
 // Drives a fuzz target without libFuzzer: the same mutations of its seeds in
-// every run. mutate [inputs]
+// every run.
+//
+// mutate [inputs]            default: 20000
+// mutate seeds <directory>   only writes the seeds there, for libFuzzer
 //
 // Allocations beyond what the seeds can justify end the program.
 
@@ -7,8 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <random>
+#include <string>
 
 #include "fuzz/fuzz_target.h"
 
@@ -108,6 +113,15 @@ void operator delete(void* memory, size_t) noexcept {
 }
 
 int main(int argc, char** argv) {
+    if (argc == 3 && std::strcmp(argv[1], "seeds") == 0) {
+        int i = 0;
+        for (const Bytes& seed : faiss_flashgmm::fuzz_seeds()) {
+            std::ofstream(argv[2] + ("/seed" + std::to_string(i++)))
+                    .write(reinterpret_cast<const char*>(seed.data()),
+                           seed.size());
+        }
+        return 0;
+    }
     const int n = argc > 1 ? std::atoi(argv[1]) : 20000;
     const auto seeds = faiss_flashgmm::fuzz_seeds();
     for (const Bytes& seed : seeds) {
