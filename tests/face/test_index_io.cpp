@@ -368,8 +368,7 @@ TEST_F(IndexIOTest, ListsOnDiskStayThere) {
     const Results expected = search(*index, query_rows(), 10);
     auto lists = std::make_unique<faiss::OnDiskInvertedLists>(
             kLists, index->code_size, path("lists").c_str());
-    const faiss::InvertedLists* parts[] = {index->invlists};
-    lists->merge_from(parts, 1);
+    lists->merge_from_1(index->invlists);
     index->replace_invlists(lists.release(), true);
     EXPECT_EQ(search(*index, query_rows(), 10), expected);
     faiss_flashgmm::write_index(index.ivf.get(), path("index").c_str());

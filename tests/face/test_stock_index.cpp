@@ -99,7 +99,7 @@ TEST(StockIndex, DirectMapsFollow) {
 
 TEST_P(StockIndexTest, AClonedIndexIsTheSameAndAnother) {
     index->nprobe = 4;
-    index->parallel_mode = 2;
+    index->parallel_mode = 3;
     index->max_codes = 12345;
     const Results expected = search(*index, query_rows(), 10);
     MultiAssignCloner cloner;
@@ -110,7 +110,7 @@ TEST_P(StockIndexTest, AClonedIndexIsTheSameAndAnother) {
     EXPECT_EQ(multi.assigner.policy, index.multi->assigner.policy);
     EXPECT_EQ(multi.mixture().variances, index.multi->mixture().variances);
     EXPECT_EQ(multi.em_stats.size(), index.multi->em_stats.size());
-    EXPECT_EQ(ivf.parallel_mode, 2);
+    EXPECT_EQ(ivf.parallel_mode, 3);
     EXPECT_EQ(ivf.max_codes, 12345u);
     EXPECT_EQ(search(*clone, query_rows(), 10), expected);
     index->reset();
@@ -149,8 +149,7 @@ TEST(StockIndex, ListsOnDiskAreNotTouched) {
             std::to_string(getpid());
     auto lists = std::make_unique<faiss::OnDiskInvertedLists>(
             kLists, index->code_size, name.c_str());
-    const faiss::InvertedLists* parts[] = {index->invlists};
-    lists->merge_from(parts, 1);
+    lists->merge_from_1(index->invlists);
     index->replace_invlists(lists.release(), true);
     auto stock = to_stock(*index);
     EXPECT_EQ(entries_of(*stock), size_t(kRows));
