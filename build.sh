@@ -32,7 +32,7 @@ END
 packages=(
     g++ cmake ninja-build pkg-config
     libfaiss-dev libopenblas-dev libhwy-dev libgtest-dev libhdf5-dev
-    python3-dev python3-venv
+    libcli11-dev python3-dev python3-venv
 )
 
 say() {

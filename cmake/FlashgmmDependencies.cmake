@@ -7,6 +7,9 @@ if(FLASHGMM_FAISS AND NOT TARGET faiss)
     find_package(faiss REQUIRED)
 endif()
 include(FlashgmmBLAS)
+if(FLASHGMM_TOOLS)
+    find_package(CLI11 REQUIRED)
+endif()
 
 # Optional, for the vector files of ann-benchmarks. CMake's own module would
 # need the C language.

@@ -1,0 +1,193 @@
+#include <faiss_flashgmm/tools/commands.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include <omp.h>
+
+#include <faiss/impl/FaissException.h>
+#include <faiss/index_io.h>
+
+#include <faiss_flashgmm/cpu/CpuBackend.h>
+#include <faiss_flashgmm/index_io.h>
+#include <faiss_flashgmm/make_multi_assign.h>
+#include <faiss_flashgmm/tools/Console.h>
+#include <faiss_flashgmm/utils/Error.h>
+
+#if FLASHGMM_TOOLS_CUDA
+#include <faiss_flashgmm/GpuFlashGMMClustering.h>
+#endif
+
+namespace faiss_flashgmm {
+
+namespace {
+
+bool is_cuda(const std::string& device) {
+    return device == "cuda" || device.starts_with("cuda:");
+}
+
+/// The device of cuda:N.
+int cuda_device(const std::string& device) {
+    int id = 0;
+    if (device.starts_with("cuda:")) {
+        const char* const end = device.data() + device.size();
+        const auto [stop, error] =
+                std::from_chars(device.data() + 5, end, id);
+        FLASHGMM_THROW_IF_NOT_FMT(
+                error == std::errc() && stop == end,
+                "--device %s: after cuda: comes a number",
+                device.c_str());
+    }
+    return id;
+}
+
+#if !FLASHGMM_TOOLS_CUDA
+[[noreturn]] void fail_without_cuda(const std::string& device) {
+    FLASHGMM_THROW_FMT(
+            "--device %s: this program was built without CUDA "
+            "(-DFLASHGMM_CUDA=ON)",
+            device.c_str());
+}
+#endif
+
+} // namespace
+
+void Common::add_to(CLI::App& command) {
+    command.add_flag("--json", json, "Print one JSON object a line");
+    command.add_option("--threads", threads, "Threads; 0: as many as cores")
+            ->check(CLI::NonNegativeNumber)
+            ->capture_default_str();
+}
+
+void Common::add_seed(CLI::App& command) {
+    command.add_option("--seed", seed, "Of all random numbers")
+            ->capture_default_str();
+}
+
+void Common::add_device(CLI::App& command) {
+    command.add_option("--device", device, "cpu, cuda or cuda:N")
+            ->check([](const std::string& text) {
+                return text == "cpu" || is_cuda(text)
+                        ? std::string()
+                        : text + " is neither cpu nor cuda nor cuda:N";
+            })
+            ->capture_default_str();
+}
+
+void Common::apply() const {
+    if (threads > 0) {
+        omp_set_num_threads(threads);
+    }
+    catch_interrupts();
+}
+
+std::unique_ptr<Backend> Common::make_backend() const {
+    if (!is_cuda(device)) {
+        return std::make_unique<CpuBackend>();
+    }
+#if FLASHGMM_TOOLS_CUDA
+    CudaOptions options;
+    options.device = cuda_device(device);
+    return std::make_unique<CudaBackend>(options);
+#else
+    cuda_device(device);
+    fail_without_cuda(device);
+#endif
+}
+
+std::unique_ptr<FlashGMMClustering> Common::make_clustering(
+        int64_t d,
+        int64_t k,
+        const faiss::ClusteringParameters& cp,
+        const FlashGMMOptions& gmm) const {
+    constexpr int64_t kMost = std::numeric_limits<int>::max();
+    FLASHGMM_THROW_IF_NOT_FMT(
+            d <= kMost && k <= kMost,
+            "%lld components of %lld dimensions",
+            static_cast<long long>(k),
+            static_cast<long long>(d));
+    if (!is_cuda(device)) {
+        return std::make_unique<FlashGMMClustering>(d, k, cp, gmm);
+    }
+#if FLASHGMM_TOOLS_CUDA
+    auto clustering =
+            std::make_unique<GpuFlashGMMClustering>(d, k, cp, gmm);
+    clustering->cuda.device = cuda_device(device);
+    return clustering;
+#else
+    cuda_device(device);
+    fail_without_cuda(device);
+#endif
+}
+
+FitOptions::FitOptions() {
+    cp.niter = 25;
+}
+
+void FitOptions::add_to(CLI::App& command) {
+    const auto number = [&](const char* name, int& value, const char* help) {
+        return command.add_option(name, value, help)
+                ->check(CLI::PositiveNumber)
+                ->capture_default_str();
+    };
+    number("--iterations", cp.niter, "EM iterations");
+    number("--redo", cp.nredo, "Runs, of which the likeliest is kept");
+    command.add_option(
+                   "--sample",
+                   sample,
+                   "Rows a component to train on, drawn at random; 0: all")
+            ->check(CLI::NonNegativeNumber)
+            ->capture_default_str();
+    command.add_option(
+                   "--variance", gmm.variance, "tied or per_component")
+            ->transform(choices<VarianceModel>({{"tied", VarianceModel::tied},
+                                    {"per_component",
+                                     VarianceModel::per_component}}))
+            ->default_str("tied");
+    command.add_option("--weights", gmm.weights, "uniform or free")
+            ->transform(choices<WeightModel>({{"uniform", WeightModel::uniform},
+                                    {"free", WeightModel::free}}))
+            ->default_str("uniform");
+    command.add_option("--init", gmm.init, "lloyd, random_rows or kmeans_pp")
+            ->transform(choices<Initialization>({{"lloyd", Initialization::lloyd},
+                                    {"random_rows",
+                                     Initialization::random_rows},
+                                    {"kmeans_pp",
+                                     Initialization::kmeans_pp}}))
+            ->default_str("lloyd");
+    command.add_option(
+                   "--tol",
+                   gmm.tol,
+                   "Stop when the log-likelihood gains less, relatively")
+            ->check(CLI::NonNegativeNumber)
+            ->capture_default_str();
+}
+
+std::unique_ptr<faiss::Index> open_index(const std::string& path) {
+    try {
+        if (is_index_file(path.c_str())) {
+            return read_index(path.c_str());
+        }
+        std::unique_ptr<faiss::Index> index(faiss::read_index(path.c_str()));
+        try {
+            make_multi_assign(index);
+        } catch (const faiss::FaissException&) {
+            // No index that could hold copies: good as it is.
+        }
+        return index;
+    } catch (const faiss::FaissException& error) {
+        FLASHGMM_THROW_FMT(
+                "%s: %s", path.c_str(), plain_message(error.msg).c_str());
+    }
+}
+
+void add_metric(CLI::App& command, faiss::MetricType& metric) {
+    command.add_option("--metric", metric, "l2 or ip (inner product)")
+            ->transform(choices<faiss::MetricType>({{"l2", faiss::METRIC_L2},
+                                    {"ip", faiss::METRIC_INNER_PRODUCT}}))
+            ->default_str("l2");
+}
+
+} // namespace faiss_flashgmm

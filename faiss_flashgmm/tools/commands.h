@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <faiss/Index.h>
+
+#include <faiss_flashgmm/FlashGMMClustering.h>
+#include <faiss_flashgmm/em/Backend.h>
+
+namespace faiss_flashgmm {
+
+/// Names for the values of an option; the help text lists them itself.
+template <class T>
+CLI::Validator choices(std::map<std::string, T> names) {
+    return CLI::CheckedTransformer(std::move(names)).description("NAME");
+}
+
+/// Options that all commands share.
+struct Common {
+    bool json = false;
+    int threads = 0; ///< 0: all
+    uint64_t seed = 1234;
+    std::string device = "cpu";
+
+    void add_to(CLI::App& command);
+
+    /// For commands that draw random numbers.
+    void add_seed(CLI::App& command);
+
+    /// For commands that fit or assign.
+    void add_device(CLI::App& command);
+
+    /// To be called when a command begins.
+    void apply() const;
+
+    std::unique_ptr<Backend> make_backend() const;
+
+    std::unique_ptr<FlashGMMClustering> make_clustering(
+            int64_t d,
+            int64_t k,
+            const faiss::ClusteringParameters& cp,
+            const FlashGMMOptions& gmm) const;
+};
+
+/// The options of a fit, shared by fit and build.
+struct FitOptions {
+    faiss::ClusteringParameters cp;
+    FlashGMMOptions gmm;
+    int64_t sample = 256; ///< rows a component
+
+    FitOptions();
+    void add_to(CLI::App& command);
+};
+
+/// An index of write_index(), or of FAISS; copies in the lists of the latter
+/// are recognized. Errors name the file.
+std::unique_ptr<faiss::Index> open_index(const std::string& path);
+
+void add_metric(CLI::App& command, faiss::MetricType& metric);
+
+// Each adds its command to the program; the command runs by callback.
+void add_assign(CLI::App& program);
+void add_build(CLI::App& program);
+void add_convert(CLI::App& program);
+void add_eval(CLI::App& program);
+void add_fit(CLI::App& program);
+void add_groundtruth(CLI::App& program);
+void add_info(CLI::App& program);
+void add_search(CLI::App& program);
+
+} // namespace faiss_flashgmm

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <faiss_flashgmm/io/VectorWriter.h>
+#include <faiss_flashgmm/io/open_vectors.h>
+#include <faiss_flashgmm/tools/Console.h>
+#include <faiss_flashgmm/tools/commands.h>
+#include <faiss_flashgmm/utils/Json.h>
+#include <faiss_flashgmm/utils/Timer.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+/// Rows read at once.
+constexpr int64_t kChunk = 1 << 16;
+
+struct Convert {
+    Common common;
+    std::string input;
+    std::string output;
+    ElementType type = ElementType::float32;
+    int64_t rows = -1;
+    bool normalize = false;
+
+    void run();
+};
+
+/// Rows of norm 1; a row of zeros stays one.
+void normalize_rows(int64_t n, int64_t d, float* x) {
+    for (int64_t i = 0; i < n; i++) {
+        double squared = 0;
+        for (int64_t j = 0; j < d; j++) {
+            squared += double(x[i * d + j]) * x[i * d + j];
+        }
+        if (squared > 0) {
+            const double inverse = 1 / std::sqrt(squared);
+            for (int64_t j = 0; j < d; j++) {
+                x[i * d + j] = float(x[i * d + j] * inverse);
+            }
+        }
+    }
+}
+
+void Convert::run() {
+    common.apply();
+    const Timer timer;
+    const std::unique_ptr<RowSource> source = open_vectors(input, rows);
+    const int64_t n = source->size();
+    const int64_t d = source->dim();
+    VectorWriter writer(output, d, type);
+    ProgressLine line("convert", "rows", n);
+    std::vector<float> normalized;
+    for (int64_t begin = 0; begin < n; begin += kChunk) {
+        Rows part = source->read(begin, std::min(kChunk, n - begin));
+        if (normalize) {
+            normalized.assign(part.x, part.x + part.n * d);
+            normalize_rows(part.n, d, normalized.data());
+            part.x = normalized.data();
+        }
+        writer.append(part.n, part.x);
+        line.update(begin + part.n);
+    }
+    writer.finish();
+    if (common.json) {
+        std::printf(
+                "%s\n",
+                JsonObject()
+                        .add("n", n)
+                        .add("d", d)
+                        .add("seconds", timer.seconds())
+                        .add("output", output)
+                        .str()
+                        .c_str());
+        return;
+    }
+    std::printf(
+            "%s rows of %lld dimensions\n%s\n",
+            short_number(double(n)).c_str(),
+            static_cast<long long>(d),
+            output.c_str());
+}
+
+} // namespace
+
+void add_convert(CLI::App& program) {
+    const auto convert = std::make_shared<Convert>();
+    CLI::App& command = *program.add_subcommand(
+            "convert", "Convert a file of vectors to another format");
+    command.footer(
+            "Example: flashgmm convert glove-100-angular.hdf5:train "
+            "glove.f16bin --normalize");
+    command.add_option("input", convert->input, "File of vectors")->required();
+    command.add_option("output", convert->output, "Its name says the format")
+            ->required();
+    command.add_option("--type", convert->type, "Elements of a .npy output")
+            ->transform(choices<ElementType>({{"float32", ElementType::float32},
+                                    {"float64", ElementType::float64},
+                                    {"float16", ElementType::float16},
+                                    {"uint8", ElementType::uint8},
+                                    {"int8", ElementType::int8},
+                                    {"int32", ElementType::int32}}))
+            ->default_str("float32");
+    command.add_option("--rows", convert->rows, "Use the first rows only");
+    command.add_flag(
+            "--normalize", convert->normalize, "Scale each row to norm 1");
+    convert->common.add_to(command);
+    command.callback([convert] { convert->run(); });
+}
+
+} // namespace faiss_flashgmm

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# The program, from a file of vectors to a measured search, and what it does
+# with wrong input.
+#
+# test_flashgmm.sh flashgmm DATA_DIRECTORY
+set -euo pipefail
+
+flashgmm=$(realpath "$1")
+data=$(realpath "$2")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+base=$data/sift10k_base.bvecs
+queries=$data/sift10k_query.bvecs
+truth=$data/sift10k_groundtruth.ivecs
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+# expect_error <code> <pattern> <arguments of flashgmm>...
+expect_error() {
+    local code=$1 pattern=$2 got=0
+    shift 2
+    "$flashgmm" "$@" >out.txt 2>err.txt || got=$?
+    ((got == code)) || fail "$*: exit code $got, not $code: $(cat err.txt)"
+    grep -q -- "$pattern" err.txt ||
+        fail "$*: no '$pattern' in: $(cat err.txt out.txt)"
+}
+
+# field <name>: a number of the JSON line on stdin
+field() {
+    sed -n "s/.*\"$1\": \\([-0-9.e+]*\\).*/\\1/p"
+}
+
+# at_least <value> <bound> <what>
+at_least() {
+    awk -v a="$1" -v b="$2" 'BEGIN { exit !(a >= b) }' ||
+        fail "$3: $1 is less than $2"
+}
+
+echo "--- vectors to answers in three commands"
+"$flashgmm" build "$base" -o base.index --index 'IVF64_GMM,Flat,MA(posterior)' \
+    --iterations 5 --json >build.json
+at_least "$(field entries_per_vector <build.json)" 1.05 "entries a vector"
+"$flashgmm" search base.index "$queries" -k 10 --nprobe 64 -o found.ivecs
+"$flashgmm" eval base.index "$queries" "$truth" --nprobe 1,8,64 --json >eval.json
+(($(wc -l <eval.json) == 3)) || fail "eval prints one line an nprobe"
+at_least "$(sed -n 2p eval.json | field recall)" 0.9 "recall at nprobe 8"
+at_least "$(sed -n 3p eval.json | field recall)" 0.999 "recall of all lists"
+
+echo "--- all lists of a flat index hold the exact neighbours"
+"$flashgmm" groundtruth "$base" "$queries" -k 10 -o exact.ivecs \
+    --distances exact.fvecs
+"$flashgmm" search base.index "$queries" -k 10 --nprobe 64 -o found.ivecs \
+    --distances found.fvecs
+cmp exact.fvecs found.fvecs || fail "distances of the exact neighbours"
+
+echo "--- the same seed gives the same index, another one another"
+for run in a b; do
+    "$flashgmm" build "$base" --rows 2000 -o $run.index --seed 7 \
+        --index 'IVF16_GMM,Flat,MA(nearest)' --iterations 3 >/dev/null
+done
+cmp a.index b.index || fail "two runs of one seed differ"
+"$flashgmm" build "$base" --rows 2000 -o c.index --seed 8 \
+    --index 'IVF16_GMM,Flat,MA(nearest)' --iterations 3 >/dev/null
+cmp -s a.index c.index && fail "the seed changes nothing"
+
+echo "--- a mixture and its components"
+"$flashgmm" fit "$base" -k 16 -o mixture.npy --iterations 5 \
+    --sample 0 --json >fit.json
+"$flashgmm" assign "$base" mixture.npy -m 2 -o ids.ivecs -r shares.fvecs --json \
+    >assign.json
+# The last iteration reports the likelihood before its own step.
+at_least "$(field log_likelihood <assign.json)" \
+    "$(field log_likelihood <fit.json)" "log-likelihood"
+(($(stat -c %s ids.ivecs) == 10000 * 12)) || fail "two ids a row"
+expect_error 1 "has 16 components" assign "$base" mixture.npy -m 17 -o x.ivecs
+expect_error 1 "no mixture" assign "$base" "$truth" -o x.ivecs
+
+echo "--- formats"
+"$flashgmm" convert "$base" copy.npy --type uint8 >/dev/null
+"$flashgmm" convert copy.npy copy.bvecs >/dev/null
+cmp "$base" copy.bvecs || fail "bvecs -> npy -> bvecs"
+"$flashgmm" convert "$base" unit.f16bin --normalize >/dev/null
+"$flashgmm" info "$base" unit.f16bin base.index mixture.npy --json >info.json
+(($(wc -l <info.json) == 4)) || fail "info prints one line a file"
+at_least "$(sed -n 2p info.json | field least_norm)" 0.999 "norms of unit rows"
+(($(sed -n 3p info.json | field n) == 10000)) || fail "info: vectors"
+grep -q 'IVF64_GMM,Flat' info.json || fail "info: the index"
+
+echo "--- wrong input"
+expect_error 2 "subcommand" # no command at all
+expect_error 2 "--nonsense" fit "$base" -o x.npy --nonsense
+expect_error 2 "--device" fit "$base" -o x.npy --device tpu
+expect_error 1 "missing.fvecs" build missing.fvecs -o x.index
+expect_error 1 "^flashgmm: cannot write" convert "$base" no/such/x.fbin
+expect_error 1 "no uint8" convert unit.f16bin x.u8bin
+expect_error 1 "of 128" search base.index mixture.npy -o x.ivecs
+head -c 1000 base.index >cut.index
+expect_error 1 "cut.index" info cut.index
+echo "Hello" >foreign.index
+expect_error 1 "foreign.index" search foreign.index "$queries" -o x.ivecs
+"$flashgmm" --help >/dev/null
+"$flashgmm" build --help | grep -q Example || fail "help shows an example"
+[[ -z $(find . -name 'x.*') ]] || fail "an error left a file: $(ls)"
+
+echo "--- an interrupt leaves no file"
+"$flashgmm" fit "$base" -k 1000 -o late.npy --iterations 1000000 &
+pid=$!
+sleep 1
+kill -INT $pid
+code=0
+wait $pid || code=$?
+((code == 130)) || fail "exit code $code after an interrupt"
+[[ -z $(find . -name 'late*') ]] || fail "an interrupt left a file: $(ls)"
+echo "all good"
