@@ -1,170 +1,34 @@
-// EM iterations on one GPU: checked against fp64, timed, split by kernel.
+// EM iterations on GPUs: checked against fp64, timed, split by kernel.
 //
 //     bench_gpu --n 1000000 --d 128 --k 1024 --json results.jsonl
 //     bench_gpu --data sift.u8bin --k 1024       rows of a file, repeated to n
-//     bench_gpu --fit 25                         a fit, from pageable memory
+//     bench_gpu --rows pinned --type uint8       rows in host memory, as bytes
 
 #include <cuda_runtime_api.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
-#include <fstream>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <faiss_flashgmm/cpu/ReferenceBackend.h>
-#include <faiss_flashgmm/em/EMSolver.h>
 #include <faiss_flashgmm/em/MStep.h>
 #include <faiss_flashgmm/em/RowSource.h>
 #include <faiss_flashgmm/gpu/CudaBackend.h>
 #include <faiss_flashgmm/gpu/utils/Buffer.h>
 #include <faiss_flashgmm/gpu/utils/CudaError.h>
-#include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
 #include <faiss_flashgmm/utils/Timer.h>
+
+#include "gpu_rows.h"
 
 namespace {
 
 using namespace faiss_flashgmm;
 using S = SufficientStats;
-
-struct Options {
-    int64_t n = 1'000'000;
-    int64_t d = 128;
-    int64_t k = 1024;
-    int runs = 15;
-    int warm_up = 8;
-    std::string precision = "fp16";
-    std::string unit = "automatic"; ///< automatic | mma
-    std::string data;          ///< .u8bin or .f16bin; empty: clustered rows
-    std::string json;          ///< append results to this file
-    std::string rows = "kept"; ///< kept | device | pageable | pinned
-    double min_responsibility = CudaOptions().min_responsibility;
-    int check_rows = 2000;
-    bool deterministic = false;
-    int fit = 0; ///< time a whole fit of so many iterations instead
-};
-
-Options parse(int argc, char** argv) {
-    Options o;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string name = argv[i];
-        const char* value = argv[i + 1];
-        if (name == "--n") {
-            o.n = std::atoll(value);
-        } else if (name == "--d") {
-            o.d = std::atoll(value);
-        } else if (name == "--k") {
-            o.k = std::atoll(value);
-        } else if (name == "--runs") {
-            o.runs = std::atoi(value);
-        } else if (name == "--warm-up") {
-            o.warm_up = std::atoi(value);
-        } else if (name == "--precision") {
-            o.precision = value;
-        } else if (name == "--unit") {
-            o.unit = value;
-        } else if (name == "--data") {
-            o.data = value;
-        } else if (name == "--json") {
-            o.json = value;
-        } else if (name == "--rows") {
-            o.rows = value;
-        } else if (name == "--min-responsibility") {
-            o.min_responsibility = std::atof(value);
-        } else if (name == "--check-rows") {
-            o.check_rows = std::atoi(value);
-        } else if (name == "--fit") {
-            o.fit = std::atoi(value);
-        } else if (name == "--deterministic") {
-            o.deterministic = std::atoi(value) != 0;
-        } else {
-            FLASHGMM_THROW_FMT("unknown option %s", name.c_str());
-        }
-    }
-    return o;
-}
-
-/// Rows around k / 4 centres of their own, so that components share rows.
-std::vector<float> clustered_rows(const Options& o) {
-    std::vector<float> x(o.n * o.d);
-    const int64_t centres = std::max<int64_t>(1, o.k / 4);
-    std::vector<float> centre(centres * o.d);
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    for (float& v : centre) {
-        v = normal(random);
-    }
-#pragma omp parallel
-    {
-        std::mt19937 own(1000 + omp_get_thread_num());
-        std::normal_distribution<float> noise(0, 0.6f);
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < o.n; i++) {
-            const float* c = centre.data() + own() % centres * o.d;
-            for (int64_t j = 0; j < o.d; j++) {
-                x[i * o.d + j] = c[j] + noise(own);
-            }
-        }
-    }
-    return x;
-}
-
-float from_half(uint16_t h) {
-    const int exponent = h >> 10 & 31;
-    const float fraction = float(h & 1023);
-    const float magnitude = exponent == 0
-            ? std::ldexp(fraction, -24)
-            : std::ldexp(1024 + fraction, exponent - 25);
-    return h & 0x8000 ? -magnitude : magnitude;
-}
-
-/// Rows of a file, over and over; repeats get noise of 1% of the spread.
-std::vector<float> rows_of_file(Options& o) {
-    std::ifstream in(o.data, std::ios::binary);
-    uint32_t header[2] = {};
-    in.read(reinterpret_cast<char*>(header), sizeof(header));
-    FLASHGMM_THROW_IF_NOT_FMT(in.good(), "cannot read %s", o.data.c_str());
-    const bool bytes = o.data.find(".u8bin") != std::string::npos;
-    const int64_t stored = header[0];
-    o.d = header[1];
-    std::vector<char> raw(stored * o.d * (bytes ? 1 : 2));
-    in.read(raw.data(), std::streamsize(raw.size()));
-    FLASHGMM_THROW_IF_NOT_FMT(
-            in.good(), "%s is shorter than it says", o.data.c_str());
-    std::vector<float> base(stored * o.d);
-    double squared = 0;
-    for (size_t i = 0; i < base.size(); i++) {
-        uint16_t h;
-        if (bytes) {
-            base[i] = uint8_t(raw[i]);
-        } else {
-            std::memcpy(&h, raw.data() + 2 * i, 2);
-            base[i] = from_half(h);
-        }
-        squared += double(base[i]) * base[i];
-    }
-    const float spread = float(std::sqrt(squared / double(base.size())));
-    std::vector<float> x(o.n * o.d);
-#pragma omp parallel
-    {
-        std::mt19937 own(2000 + omp_get_thread_num());
-        std::normal_distribution<float> noise(0, 0.01f * spread);
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < o.n; i++) {
-            for (int64_t j = 0; j < o.d; j++) {
-                x[i * o.d + j] = base[i % stored * o.d + j] +
-                        (i >= stored ? noise(own) : 0.0f);
-            }
-        }
-    }
-    return x;
-}
+using Options = GpuBenchOptions;
 
 Conditioning conditioning_of(const Options& o, const std::vector<float>& x) {
     const int64_t sample = std::min<int64_t>(o.n, 20'000);
@@ -202,12 +66,6 @@ Mixture first_mixture(
 double median(std::vector<double> v) {
     std::sort(v.begin(), v.end());
     return v[v.size() / 2];
-}
-
-CudaPrecision precision_of(const std::string& name) {
-    return name == "fp32"         ? CudaPrecision::fp32
-            : name == "reference" ? CudaPrecision::reference
-                                  : CudaPrecision::fp16;
 }
 
 /// Errors against fp64 on a few rows.
@@ -264,120 +122,105 @@ Errors compare(
     return e;
 }
 
-/// From rows in pageable memory to the mixture: checks, first means, copies.
-void time_fit(const Options& o, const std::vector<float>& x) {
-    CudaOptions cuda;
-    cuda.precision = precision_of(o.precision);
-    CudaBackend backend(cuda);
-    EMOptions em;
-    em.niter = o.fit;
-    em.init = Initialization::random_rows;
-    Timer timer;
-    backend.keep_rows(x.data(), int64_t(x.size()));
-    MemoryRows rows(o.n, o.d, x.data());
-    double check_seconds = 0;
-    em.progress = [&](const Progress& progress) {
-        if (progress.stage == Progress::Stage::check_rows) {
-            check_seconds = timer.seconds();
+/// What a number of iterations took.
+struct Timings {
+    std::vector<double> milliseconds; ///< of a whole iteration
+    std::vector<CudaTimes> kernels;
+    int host_m_steps = 0; ///< iterations that moved an empty component
+    double pairs = 0;
+    double dropped = 0;
+    double log_likelihood = 0;
+    Mixture mixture; ///< the last one
+};
+
+/// As a fit iterates, after o.warm_up iterations.
+Timings iterate(
+        CudaBackend& backend,
+        const Options& o,
+        const Rows& rows,
+        const Conditioning& conditioning,
+        Mixture mixture) {
+    const EMOptions em;
+    Timings result;
+    bool advanced = false;
+    for (int i = 0; i < o.warm_up + o.runs; i++) {
+        Timer timer;
+        if (!advanced) {
+            backend.begin(mixture, conditioning);
         }
-    };
-    const EMResult result = EMSolver(backend, em).fit(rows, o.k);
-    const double seconds = timer.seconds();
-    double e_step = 0;
-    double iterations = 0;
-    for (const IterationStats& s : result.iterations) {
-        e_step += s.seconds_e_step;
-        iterations += s.seconds;
+        backend.add_rows(rows);
+        Backend::Sums sums{};
+        MStepReport report;
+        advanced = backend.advance(em, sums, report);
+        if (!advanced) {
+            const SufficientStats& stats = backend.finish();
+            for (size_t s = 0; s < sums.size(); s++) {
+                sums[s] = stats.scalar(S::Scalar(s));
+            }
+            backend.read_mixture(mixture);
+            maximize(stats, em, conditioning, uint64_t(i), mixture);
+        }
+        if (i >= o.warm_up) {
+            result.milliseconds.push_back(timer.seconds() * 1e3);
+            result.kernels.push_back(backend.times());
+            result.host_m_steps += !advanced;
+        }
+        result.pairs = sums[S::kPairs] / sums[S::kRows];
+        result.dropped = sums[S::kDroppedMass] / sums[S::kWeight];
+        result.log_likelihood = sums[S::kLogLikelihood] / sums[S::kWeight];
     }
-    const std::string line = JsonObject()
-                                     .add("bench", "bench_gpu_fit")
-                                     .add("n", o.n)
-                                     .add("d", o.d)
-                                     .add("k", o.k)
-                                     .add("iterations", o.fit)
-                                     .add("seconds", seconds)
-                                     .add("seconds_check_rows", check_seconds)
-                                     .add("seconds_iterations", iterations)
-                                     .add("seconds_e_steps", e_step)
-                                     .add("seconds_first_iteration",
-                                          result.iterations[0].seconds)
-                                     .str();
-    std::printf("%s\n", line.c_str());
-    if (!o.json.empty()) {
-        std::ofstream(o.json, std::ios::app) << line << '\n';
+    if (advanced) {
+        backend.read_mixture(mixture);
     }
+    result.mixture = mixture;
+    return result;
 }
 
 void run(Options o) {
     cudaDeviceProp device{};
     FLASHGMM_CUDA(cudaGetDeviceProperties(&device, 0));
-    const std::vector<float> x =
-            o.data.empty() ? clustered_rows(o) : rows_of_file(o);
-    if (o.fit > 0) {
-        time_fit(o, x);
-        return;
-    }
+    std::vector<float> x = make_rows(o);
+    const RowType type = row_type(o);
+    const std::vector<std::byte> encoded = encode(x, type);
     const Conditioning conditioning = conditioning_of(o, x);
-    Mixture mixture = first_mixture(o, x, conditioning);
+    const Mixture mixture = first_mixture(o, x, conditioning);
 
-    CudaOptions cuda;
-    cuda.precision = precision_of(o.precision);
-    cuda.profile = true;
-    cuda.min_responsibility = o.min_responsibility;
-    cuda.deterministic = o.deterministic;
-    cuda.matrix_unit =
-            o.unit == "mma" ? CudaMatrixUnit::mma : CudaMatrixUnit::automatic;
-    CudaBackend backend(cuda);
-
-    gpu::DeviceBuffer<float> on_device;
-    gpu::PinnedBuffer<float> pinned;
-    const float* rows = x.data();
-    if (o.rows == "kept" || o.rows == "device") {
-        on_device.reserve(x.size(), "the rows");
+    gpu::DeviceMemory memory;
+    gpu::DeviceBuffer<std::byte> on_device(memory);
+    gpu::PinnedBuffer<std::byte> pinned;
+    Rows rows{o.n, {encoded.data(), type}};
+    if (o.rows == "kept") {
+        rows.key = {0, 0};
+    } else if (o.rows == "device") {
+        on_device.reserve(encoded.size(), "the rows");
         FLASHGMM_CUDA(cudaMemcpy(
                 on_device.get(),
-                x.data(),
-                x.size() * sizeof(float),
+                encoded.data(),
+                encoded.size(),
                 cudaMemcpyHostToDevice));
-        rows = on_device.get();
-        if (o.rows == "kept") {
-            backend.keep_rows(rows, int64_t(x.size()));
-        }
+        rows.x.data = on_device.get();
     } else if (o.rows == "pinned") {
-        pinned.reserve(x.size(), "the rows");
-        std::copy(x.begin(), x.end(), pinned.get());
-        rows = pinned.get();
+        pinned.reserve(encoded.size(), "the rows");
+        std::copy(encoded.begin(), encoded.end(), pinned.get());
+        rows.x.data = pinned.get();
     }
 
-    EMOptions em;
-    std::vector<double> total, begin, e_step, m_step;
-    std::vector<CudaTimes> times;
-    double pairs = 0;
-    double dropped = 0;
-    double log_likelihood = 0;
-    for (int i = 0; i < o.warm_up + o.runs; i++) {
-        Timer all;
-        backend.begin(mixture, conditioning);
-        const double begun = all.seconds();
-        backend.accumulate(o.n, rows, nullptr);
-        const SufficientStats& stats = backend.finish();
-        const double stepped = all.seconds();
-        pairs = stats.scalar(S::kPairs) / double(o.n);
-        dropped = stats.scalar(S::kDroppedMass) / stats.scalar(S::kWeight);
-        log_likelihood =
-                stats.scalar(S::kLogLikelihood) / stats.scalar(S::kWeight);
-        maximize(stats, em, conditioning, uint64_t(i), mixture);
-        if (i >= o.warm_up) {
-            total.push_back(all.seconds() * 1e3);
-            begin.push_back(begun * 1e3);
-            e_step.push_back((stepped - begun) * 1e3);
-            m_step.push_back((all.seconds() - stepped) * 1e3);
-            times.push_back(backend.times());
-        }
-    }
+    CudaOptions cuda = cuda_options(o);
+    CudaBackend backend(cuda);
+    backend.begin_fit(o.n, o.k, o.d);
+    const Timings whole = iterate(backend, o, rows, conditioning, mixture);
+    const int64_t dense = backend.dense_rows();
+    const int64_t peak = backend.peak_device_bytes();
+    const Errors errors = compare(backend, o, x, whole.mixture, conditioning);
+    backend.end_fit();
+
+    cuda.profile = true; // the events have a price of their own
+    CudaBackend profiled(cuda);
+    profiled.begin_fit(o.n, o.k, o.d);
+    const Timings split = iterate(profiled, o, rows, conditioning, mixture);
     const auto phase = [&](double CudaTimes::*member) {
         std::vector<double> v;
-        for (const CudaTimes& t : times) {
+        for (const CudaTimes& t : split.kernels) {
             v.push_back(t.*member);
         }
         return median(v);
@@ -387,10 +230,10 @@ void run(Options o) {
             phase(&CudaTimes::seed) + phase(&CudaTimes::emit) +
             phase(&CudaTimes::refine) + phase(&CudaTimes::sort) +
             phase(&CudaTimes::sum) + phase(&CudaTimes::dense);
+    const double m_step = phase(&CudaTimes::maximize);
+    const double iteration = median(whole.milliseconds);
     const double tflops =
             2e-9 * double(o.n) * double(o.k) * double(o.d) / posterior;
-    const int64_t dense = backend.dense_rows();
-    const Errors errors = compare(backend, o, x, mixture, conditioning);
 
     std::time_t now = std::time(nullptr);
     char date[16];
@@ -421,15 +264,18 @@ void run(Options o) {
                     .add("ms_sort", phase(&CudaTimes::sort))
                     .add("ms_sum", phase(&CudaTimes::sum))
                     .add("ms_dense", phase(&CudaTimes::dense))
-                    .add("ms_iteration", median(total))
-                    .add("ms_host_begin", median(begin))
-                    .add("ms_e_step", median(e_step))
-                    .add("ms_host_m_step", median(m_step))
+                    .add("ms_maximize", m_step)
+                    .add("ms_iteration", iteration)
+                    .add("ms_host", iteration - kernels - m_step)
+                    .add("host_m_steps", whole.host_m_steps)
+                    .add("type", o.type)
+                    .add("devices", o.devices)
+                    .add("peak_device_bytes", peak)
                     .add("tflops_posterior", tflops)
-                    .add("pairs_per_row", pairs)
-                    .add("dropped_mass", dropped)
+                    .add("pairs_per_row", whole.pairs)
+                    .add("dropped_mass", whole.dropped)
                     .add("dense_rows", dense)
-                    .add("log_likelihood", log_likelihood)
+                    .add("log_likelihood", whole.log_likelihood)
                     .add("error_log_z", errors.log_z)
                     .add("error_counts", errors.counts)
                     .add("error_sums", errors.sums)
@@ -437,18 +283,23 @@ void run(Options o) {
                     .add("error_assignments", errors.assignments)
                     .str();
     std::printf(
-            "%-9s %-6s n %9ld d %4ld k %6ld %-8s| kernels %8.3f = pass1 %8.3f "
-            "(%5.1f TFLOP/s) + seed %6.3f + emit %6.3f + refine %6.3f + "
-            "sort %6.3f + sum %6.3f + cond %6.3f + dense %7.3f | E %8.3f M %7.3f begin %6.3f ms | pairs "
-            "%5.2f dropped %.1e dense %ld | err z %.1e N %.1e M %.1e Q %.1e "
-            "best %.1e\n",
+            "%-9s %-6s n %9ld d %4ld k %6ld %-8s %-8s x%d | iteration %8.3f = "
+            "kernels %8.3f + M %6.3f + host %6.3f | pass1 %8.3f (%5.1f "
+            "TFLOP/s) seed %6.3f emit %6.3f refine %6.3f sort %6.3f sum %6.3f "
+            "cond %6.3f dense %7.3f | pairs %5.2f dropped %.1e dense %ld | err "
+            "z %.1e N %.1e M %.1e Q %.1e best %.1e\n",
             o.data.empty() ? "clustered" : "file",
             o.precision.c_str(),
             long(o.n),
             long(o.d),
             long(o.k),
             o.rows.c_str(),
+            o.type.c_str(),
+            o.devices,
+            iteration,
             kernels,
+            m_step,
+            iteration - kernels - m_step,
             posterior,
             tflops,
             phase(&CudaTimes::seed),
@@ -458,20 +309,15 @@ void run(Options o) {
             phase(&CudaTimes::sum),
             phase(&CudaTimes::condition),
             phase(&CudaTimes::dense),
-            median(e_step),
-            median(m_step),
-            median(begin),
-            pairs,
-            dropped,
+            whole.pairs,
+            whole.dropped,
             long(dense),
             errors.log_z,
             errors.counts,
             errors.sums,
             errors.squared,
             errors.assignments);
-    if (!o.json.empty()) {
-        std::ofstream(o.json, std::ios::app) << line << '\n';
-    }
+    write_line(o, line);
 }
 
 } // namespace

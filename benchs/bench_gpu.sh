@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds bench_gpu alone (nvcc and g++; no FAISS, no CMake), checks it against
+# Builds the GPU benchmarks (nvcc and g++; no FAISS, no CMake), checks against
 # fp64 and times it, and its peers where their sources are given.
 #
 #     benchs/bench_gpu.sh [--flash-gmm DIR] [--flash-kmeans DIR] [--data FILE]...
@@ -30,7 +30,7 @@ mkdir -p "$out" "$results"
 cd "$root"
 
 sources=(
-    benchs/bench_gpu.cpp
+    benchs/gpu_rows.cpp
     faiss_flashgmm/cpu/ReferenceBackend.cpp
     faiss_flashgmm/em/*.cpp
     faiss_flashgmm/gpu/*.cpp
@@ -50,9 +50,15 @@ export -f compile
 rm -f "$out"/*.o
 printf '%s\n' "${sources[@]}" |
     xargs -P "$(nproc)" -I{} bash -c 'compile "$@"' _ {} "$out" "$nvcc" "$cuda"
-g++ -o "$out/bench_gpu" "$out"/*.o -fopenmp -L"$cuda/lib64" \
-    -lcudart_static -ldl -lrt -lpthread
+for program in bench_gpu bench_gpu_fit; do
+    g++ -std=c++20 -O3 -fopenmp -I. -I"$cuda/include" -o "$out/$program" \
+        "benchs/$program.cpp" "$out"/*.o -L"$cuda/lib64" \
+        -lcudart_static -ldl -lrt -lpthread
+done
 
+fit() {
+    "$out/bench_gpu_fit" --json "$results/bench_gpu_fit.jsonl" "$@"
+}
 run() {
     "$out/bench_gpu" --json "$results/bench_gpu.jsonl" "$@"
 }
@@ -68,10 +74,21 @@ run --k 1024 --precision reference --runs 10 --warm-up 1
 for rows in device pinned pageable; do
     run --k 1024 --rows "$rows" --check-rows 100
 done
-run --k 1024 --fit 25
+for type in float16 uint8; do
+    run --k 1024 --rows pinned --type "$type" --check-rows 100
+done
+fit --k 1024
+fit --k 1024 --type uint8
+fit --stream 100000000 --n 4000000 --d 96 --k 1024 --fit 3
+fit --stream 100000000 --n 4000000 --d 96 --k 1024 --fit 3 --type uint8
 run --n 10000000 --d 96 --k 4096 --warm-up 4 --runs 10 --check-rows 200
 run --n 10000000 --d 96 --k 16384 --warm-up 4 --runs 10 --check-rows 50
 run --d 256 --k 1024 --check-rows 100
 run --d 768 --k 4096 --warm-up 4 --runs 10 --check-rows 100
 run --d 1536 --k 1024 --warm-up 4 --runs 10 --check-rows 100
+if [[ $(nvidia-smi --list-gpus | wc -l) -gt 1 ]]; then
+    for devices in 1 2; do
+        run --n 10000000 --d 96 --k 4096 --devices "$devices" --check-rows 50
+    done
+fi
 python3 benchs/bench_gpu_peers.py "${peers[@]}" --json "$results/peers.jsonl"

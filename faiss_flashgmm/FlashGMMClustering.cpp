@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include <faiss/IndexScalarQuantizer.h>
 #include <faiss/impl/AuxIndexStructures.h>
 #include <faiss/impl/FaissAssert.h>
 
@@ -69,6 +70,21 @@ class EncodedRows : public RowSource {
     std::vector<float> rows_;
 };
 
+/// Codes that are numbers of a RowType; else null.
+RowView codes_as_rows(const faiss::Index& codec, const uint8_t* codes) {
+    using Quantizer = faiss::ScalarQuantizer;
+    const auto* scalar =
+            dynamic_cast<const faiss::IndexScalarQuantizer*>(&codec);
+    if (scalar && scalar->sq.qtype == Quantizer::QT_8bit_direct) {
+        return {codes, RowType::uint8};
+    }
+    if (scalar && scalar->sq.qtype == Quantizer::QT_fp16 &&
+        reinterpret_cast<uintptr_t>(codes) % 2 == 0) {
+        return {codes, RowType::float16};
+    }
+    return {};
+}
+
 void print_iteration(const IterationStats& s) {
     printf("  Iteration %d (%.2f s, E-step %.2f s) log-likelihood=%g "
            "objective=%g imbalance=%.3f empty=%ld revived=%ld\n",
@@ -106,10 +122,15 @@ void FlashGMMClustering::train(
         const float* x,
         faiss::Index& index,
         const float* weights) {
-    with_faiss_errors([&] {
-        MemoryRows rows(n, int64_t(d), x, weights);
-        train(rows, index);
-    });
+    train(n, RowView(x), index, weights);
+}
+
+void FlashGMMClustering::train(
+        idx_t n,
+        RowView x,
+        faiss::Index& index,
+        const float* weights) {
+    with_faiss_errors([&] { train(*rows_in_memory(n, x, weights), index); });
 }
 
 void FlashGMMClustering::train_encoded(
@@ -127,6 +148,11 @@ void FlashGMMClustering::train_encoded(
             "codec of dimension %d for a clustering of dimension %zd",
             int(codec->d),
             d);
+    const RowView view = codes_as_rows(*codec, x);
+    if (view.data != nullptr) {
+        train(n, view, index, weights);
+        return;
+    }
     EncodedRows rows(n, x, *codec, decode_block_size, weights);
     train(rows, index);
 }
@@ -255,6 +281,13 @@ void FlashGMMClustering::assign(
         assign_to_mixture(
                 *backend, mixture, n, x, m, components, log_scores, log_z);
     });
+}
+
+std::unique_ptr<RowSource> FlashGMMClustering::rows_in_memory(
+        idx_t n,
+        RowView x,
+        const float* weights) const {
+    return std::make_unique<MemoryRows>(n, int64_t(d), x, weights);
 }
 
 std::unique_ptr<Backend> FlashGMMClustering::make_backend() const {

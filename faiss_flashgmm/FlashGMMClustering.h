@@ -82,6 +82,13 @@ struct FlashGMMClustering : faiss::Clustering {
             faiss::Index& index,
             const float* weights = nullptr) override;
 
+    /// The same over rows of another type, which are not copied as a whole.
+    void train(
+            idx_t n,
+            RowView x,
+            faiss::Index& index,
+            const float* weights = nullptr);
+
     /// The same over rows that need not be in memory.
     void train(RowSource& rows, faiss::Index& index);
 
@@ -118,6 +125,11 @@ struct FlashGMMClustering : faiss::Clustering {
    protected:
     /// The arithmetic to train and assign with.
     virtual std::unique_ptr<Backend> make_backend() const;
+    /// The rows of a caller.
+    virtual std::unique_ptr<RowSource> rows_in_memory(
+            idx_t n,
+            RowView x,
+            const float* weights) const;
 };
 
 /** assign() for a mixture that stands alone, such as one read from a file.

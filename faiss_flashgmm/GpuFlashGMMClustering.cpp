@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include <faiss_flashgmm/gpu/CudaRows.h>
 #include <faiss_flashgmm/utils/Error.h>
 
 namespace faiss_flashgmm {
@@ -14,26 +15,13 @@ std::string GpuFlashGMMClustering::why_unavailable(int device) {
     return CudaBackend::why_unavailable(device);
 }
 
-void GpuFlashGMMClustering::train(
-        idx_t n,
-        const float* x,
-        faiss::Index& index,
-        const float* weights) {
-    // Once train() returns the caller may change the rows again.
-    struct Reset {
-        GpuFlashGMMClustering& clustering;
-        ~Reset() {
-            clustering.stable_rows_ = nullptr;
-            clustering.stable_size_ = 0;
-        }
-    } reset{*this};
-    stable_rows_ = x;
-    stable_size_ = int64_t(n) * int64_t(d);
-    FlashGMMClustering::train(n, x, index, weights);
-}
-
 std::unique_ptr<Backend> GpuFlashGMMClustering::make_backend() const {
-    const std::string why = why_unavailable(cuda.device);
+    std::string why;
+    for (const int device : cuda.devices) {
+        if (why.empty()) {
+            why = why_unavailable(device);
+        }
+    }
     if (!why.empty() && cpu_fallback) {
         fprintf(stderr, "WARNING %s: using the CPU\n", why.c_str());
         return FlashGMMClustering::make_backend();
@@ -42,11 +30,17 @@ std::unique_ptr<Backend> GpuFlashGMMClustering::make_backend() const {
             why.empty(),
             "%s (FlashGMMClustering and cpu_fallback do without)",
             why.c_str());
-    auto backend = std::make_unique<CudaBackend>(cuda);
-    if (stable_rows_ != nullptr) {
-        backend->keep_rows(stable_rows_, stable_size_);
+    return std::make_unique<CudaBackend>(cuda);
+}
+
+std::unique_ptr<RowSource> GpuFlashGMMClustering::rows_in_memory(
+        idx_t n,
+        RowView x,
+        const float* weights) const {
+    if (CudaRows::on_device(x.data)) {
+        return std::make_unique<CudaRows>(n, int64_t(d), x, weights);
     }
-    return backend;
+    return FlashGMMClustering::rows_in_memory(n, x, weights);
 }
 
 } // namespace faiss_flashgmm

@@ -7,13 +7,14 @@
 
 namespace faiss_flashgmm {
 
-/** FlashGMMClustering on one NVIDIA GPU.
+/** FlashGMMClustering on one or more NVIDIA GPUs.
  *
  * Takes its place: same parameters, same results up to rounding. Use it from
  * about 1e5 rows on; needs no FAISS GPU build.
  *
- * Rows that are all trained on (n <= k * max_points_per_centroid) are copied to
- * the device once. A sample of them is copied in every iteration.
+ * Rows, and weights with them, may be in memory of a device. Rows of host
+ * memory are copied once if there is room for them on the devices, else in
+ * every iteration.
  */
 struct GpuFlashGMMClustering : FlashGMMClustering {
     CudaOptions cuda;
@@ -30,19 +31,12 @@ struct GpuFlashGMMClustering : FlashGMMClustering {
     /// Empty if it can, or what is missing.
     static std::string why_unavailable(int device = 0);
 
-    void train(
-            idx_t n,
-            const float* x,
-            faiss::Index& index,
-            const float* weights = nullptr) override;
-
    protected:
     std::unique_ptr<Backend> make_backend() const override;
-
-   private:
-    /// Rows that do not change while train() runs.
-    const float* stable_rows_ = nullptr;
-    int64_t stable_size_ = 0;
+    std::unique_ptr<RowSource> rows_in_memory(
+            idx_t n,
+            RowView x,
+            const float* weights) const override;
 };
 
 } // namespace faiss_flashgmm

@@ -139,15 +139,19 @@ void CpuBackend::Impl::prepare_scanners(int threads) {
     }
 }
 
-void CpuBackend::accumulate(int64_t n, const float* x, const float* weights) {
+void CpuBackend::add_rows(const Rows& rows) {
     const BlasThreadScope blas_threads;
     const int64_t d = impl_->tables.mixture.d;
-    for (int64_t begin = 0; begin < n;) {
-        const int64_t count = std::min(impl_->block_rows, n - begin);
-        impl_->accumulate_block(
-                count, x + begin * d, weights ? weights + begin : nullptr);
-        begin += count;
-    }
+    const auto add = [&](int64_t first, int64_t n, const float* x) {
+        const float* weights = rows.weights ? rows.weights + first : nullptr;
+        for (int64_t begin = 0; begin < n;) {
+            const int64_t count = std::min(impl_->block_rows, n - begin);
+            impl_->accumulate_block(
+                    count, x + begin * d, weights ? weights + begin : nullptr);
+            begin += count;
+        }
+    };
+    for_float_blocks(rows.n, d, rows.x, add);
 }
 
 SufficientStats& CpuBackend::finish() {
@@ -301,7 +305,7 @@ int64_t CpuBackend::Impl::group_pairs(int64_t tiles, int threads) {
 
 void CpuBackend::assign(
         int64_t n,
-        const float* x,
+        RowView x,
         int64_t m,
         int64_t* components,
         float* log_scores,
@@ -330,7 +334,8 @@ void CpuBackend::assign(
             const int64_t count = std::min(tile, n - first);
             RowScanner& scanner = *impl.scanners[omp_get_thread_num()];
             std::vector<float> conditioned(count * d);
-            impl.condition(count, x + first * d, conditioned.data());
+            to_floats(x.from(first * d), count * d, conditioned.data());
+            impl.condition(count, conditioned.data(), conditioned.data());
             scanner.scan(count, conditioned.data(), m);
             std::vector<Candidate> ranked;
             for (int64_t i = 0; i < count; i++) {

@@ -22,11 +22,11 @@ class CpuBackend : public Backend {
     int64_t preferred_chunk(int64_t k, int64_t d) const override;
     void begin(const Mixture& mixture, const Conditioning& conditioning)
             override;
-    void accumulate(int64_t n, const float* x, const float* weights) override;
+    void add_rows(const Rows& rows) override;
     SufficientStats& finish() override;
     void assign(
             int64_t n,
-            const float* x,
+            RowView x,
             int64_t m,
             int64_t* components,
             float* log_scores,

@@ -48,19 +48,18 @@ double ReferenceBackend::score(const float* x) {
     return largest + std::log(sum);
 }
 
-void ReferenceBackend::accumulate(
-        int64_t n,
-        const float* x,
-        const float* weights) {
+void ReferenceBackend::add_rows(const Rows& rows) {
     const int64_t d = mixture_.d;
     using S = SufficientStats;
-    for (int64_t i = 0; i < n; i++) {
-        const double w = weights ? weights[i] : 1;
+    std::vector<float> x(d);
+    for (int64_t i = 0; i < rows.n; i++) {
+        const double w = rows.weights ? rows.weights[i] : 1;
         stats_.scalar(S::kRows) += 1;
         if (w == 0) {
             continue;
         }
-        const double log_z = score(x + i * d);
+        to_floats(rows.x.from(i * d), d, x.data());
+        const double log_z = score(x.data());
         for (int64_t c = 0; c < mixture_.k; c++) {
             const double mass = w * std::exp(scores_[c] - log_z);
             stats_.counts()[c] += mass;
@@ -80,7 +79,7 @@ void ReferenceBackend::accumulate(
 
 void ReferenceBackend::assign(
         int64_t n,
-        const float* x,
+        RowView x,
         int64_t m,
         int64_t* components,
         float* log_scores,
@@ -91,9 +90,12 @@ void ReferenceBackend::assign(
             long(m),
             long(mixture_.k));
     const double offset = conditioning_.log_density_offset();
+    const int64_t d = mixture_.d;
     std::vector<int64_t> order(mixture_.k);
+    std::vector<float> row(d);
     for (int64_t i = 0; i < n; i++) {
-        const double z = score(x + i * mixture_.d);
+        to_floats(x.from(i * d), d, row.data());
+        const double z = score(row.data());
         std::iota(order.begin(), order.end(), 0);
         std::partial_sort(
                 order.begin(),

@@ -19,13 +19,13 @@ class ReferenceBackend : public Backend {
     }
     void begin(const Mixture& mixture, const Conditioning& conditioning)
             override;
-    void accumulate(int64_t n, const float* x, const float* weights) override;
+    void add_rows(const Rows& rows) override;
     SufficientStats& finish() override {
         return stats_;
     }
     void assign(
             int64_t n,
-            const float* x,
+            RowView x,
             int64_t m,
             int64_t* components,
             float* log_scores,

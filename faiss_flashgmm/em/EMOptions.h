@@ -42,14 +42,14 @@ struct IterationStats {
     double log_likelihood = 0; ///< mean over the rows (by weight)
     double objective = 0; ///< sum of w |x - mu|^2 to the most responsible mean
     double seconds = 0;   ///< whole iteration
-    double seconds_e_step = 0;
-    double imbalance = 0;     ///< k sum N_k^2 / (sum N_k)^2, 1 is balanced
-    int64_t empty = 0;        ///< components under the mass threshold
-    int64_t revived = 0;      ///< of these, moved next to a large component
-    int64_t at_floor = 0;     ///< components whose variance is at the floor
-    double moved_mass = 0;    ///< half the L1 change of the weights
-    double dropped_mass = 0;  ///< mean responsibility left out of the M-step
-    double pairs_per_row = 0; ///< components a row that entered the M-step
+    double seconds_e_step = 0; ///< with the M-step if the backend does it
+    double imbalance = 0;      ///< k sum N_k^2 / (sum N_k)^2, 1 is balanced
+    int64_t empty = 0;         ///< components under the mass threshold
+    int64_t revived = 0;       ///< of these, moved next to a large component
+    int64_t at_floor = 0;      ///< components whose variance is at the floor
+    double moved_mass = 0;     ///< half the L1 change of the weights
+    double dropped_mass = 0;   ///< mean responsibility left out of the M-step
+    double pairs_per_row = 0;  ///< components a row that entered the M-step
 };
 
 /// Where a running fit is. Given to the progress callback after each chunk.

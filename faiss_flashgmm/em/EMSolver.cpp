@@ -43,20 +43,38 @@ class Fit {
               chunk_rows_(
                       options.chunk_rows > 0
                               ? options.chunk_rows
-                              : backend.preferred_chunk(k, all_rows.dim())) {}
+                              : backend.preferred_chunk(k, all_rows.dim())) {
+        const int64_t limit = options.max_rows_per_component;
+        const int64_t n = all_rows.size();
+        backend_.begin_fit(limit > 0 ? std::min(n, k * limit) : n, k, d_);
+    }
+    ~Fit() {
+        backend_.end_fit();
+    }
 
     EMResult run(const Mixture* initial);
 
    private:
+    /// The sources of a RowKey.
+    enum Source : int64_t { kAllRows, kSampledRows, kFirstSample };
+
     RowMoments check_rows();
     void choose_rows();
+    Source source_of(const RowSource& rows) const;
+    Rows read(RowSource& rows, int64_t begin);
     Mixture initialize(const Mixture* initial, uint64_t seed);
     Mixture draw_means(
             const Mixture* initial,
             RowSource& sample,
             uint64_t seed);
     void run_redo(int redo, Mixture mixture, EMResult& best);
+    void add_rows(RowSource& rows);
     const SufficientStats& e_step(RowSource& rows, const Mixture& mixture);
+    MStepReport iterate(
+            uint64_t seed,
+            Mixture& mixture,
+            Backend::Sums& sums,
+            double& seconds_e_step);
     void estimate_spread(const SufficientStats& stats, Mixture& mixture);
     void report(int64_t rows_done, int64_t rows_total);
 
@@ -70,8 +88,9 @@ class Fit {
 
     Conditioning conditioning_;
     std::unique_ptr<SampledRows> sampled_;
-    RowSource* rows_ = nullptr; ///< what is trained on
-    int64_t total_rows_ = 0;    ///< of all peers
+    RowSource* rows_ = &all_rows_; ///< what is trained on
+    bool advanced_ = false;        ///< the backend has the mixture, and begun
+    int64_t total_rows_ = 0;       ///< of all peers
     double best_log_likelihood_ = 0;
 
     Progress progress_;
@@ -101,9 +120,11 @@ RowMoments Fit::check_rows() {
     const int64_t n = all_rows_.size();
     std::vector<double> pivot(d_, 0.0);
     if (n > 0) {
-        const Rows rows = all_rows_.read(0, 1);
+        std::vector<float> row(d_);
+        const int64_t first = 0;
+        all_rows_.gather({&first, 1}, row.data(), nullptr);
         for (int64_t j = 0; j < d_; j++) {
-            pivot[j] = std::isfinite(rows.x[j]) ? rows.x[j] : 0;
+            pivot[j] = std::isfinite(row[j]) ? row[j] : 0;
         }
     }
     communicator_.broadcast(pivot, 0);
@@ -111,9 +132,8 @@ RowMoments Fit::check_rows() {
     RowMoments moments(std::move(pivot));
     std::string error;
     for (int64_t begin = 0; begin < n && error.empty(); begin += chunk_rows_) {
-        const Rows rows =
-                all_rows_.read(begin, std::min(chunk_rows_, n - begin));
-        error = moments.add(begin, rows);
+        const Rows rows = read(all_rows_, begin);
+        error = backend_.add_moments(begin, rows, moments);
         report(begin + rows.n, n);
     }
     double failures = error.empty() ? 0 : 1;
@@ -133,7 +153,6 @@ RowMoments Fit::check_rows() {
 }
 
 void Fit::choose_rows() {
-    rows_ = &all_rows_;
     const int64_t limit = options_.max_rows_per_component;
     if (limit == 0 || total_rows_ <= k_ * limit) {
         return;
@@ -144,21 +163,79 @@ void Fit::choose_rows() {
             : int64_t(std::ceil(share * double(all_rows_.size())));
     sampled_ = std::make_unique<SampledRows>(
             all_rows_, sample_indices(all_rows_.size(), count, options_.seed));
+    backend_.forget_rows(kAllRows);
     rows_ = sampled_.get();
+}
+
+Fit::Source Fit::source_of(const RowSource& rows) const {
+    return &rows == &all_rows_        ? kAllRows
+            : &rows == sampled_.get() ? kSampledRows
+                                      : kFirstSample;
+}
+
+/// The next chunk, or its key alone if the backend has it.
+Rows Fit::read(RowSource& source, int64_t begin) {
+    const int64_t count = std::min(chunk_rows_, source.size() - begin);
+    const RowKey key{source_of(source), begin};
+    Rows rows;
+    if (!backend_.has_rows(key)) {
+        rows = source.read(begin, count);
+    }
+    rows.n = count;
+    rows.key = key;
+    return rows;
+}
+
+void Fit::add_rows(RowSource& source) {
+    const int64_t n = source.size();
+    report(0, n);
+    for (int64_t begin = 0; begin < n; begin += chunk_rows_) {
+        const Rows rows = read(source, begin);
+        backend_.add_rows(rows);
+        report(begin + rows.n, n);
+    }
 }
 
 const SufficientStats& Fit::e_step(RowSource& rows, const Mixture& mixture) {
     backend_.begin(mixture, conditioning_);
-    const int64_t n = rows.size();
-    report(0, n);
-    for (int64_t begin = 0; begin < n; begin += chunk_rows_) {
-        const Rows chunk = rows.read(begin, std::min(chunk_rows_, n - begin));
-        backend_.accumulate(chunk.n, chunk.x, chunk.weights);
-        report(begin + chunk.n, n);
-    }
+    add_rows(rows);
     SufficientStats& stats = backend_.finish();
     communicator_.all_reduce_sum(stats.flat());
     return stats;
+}
+
+/** One EM iteration, by the backend alone where it can.
+ *
+ * @param mixture   in and out; out of date while advanced_
+ * @param sums      output: what is not per component
+ */
+MStepReport Fit::iterate(
+        uint64_t seed,
+        Mixture& mixture,
+        Backend::Sums& sums,
+        double& seconds_e_step) {
+    Timer timer;
+    MStepReport report;
+    if (!advanced_) {
+        backend_.begin(mixture, conditioning_);
+    }
+    add_rows(*rows_);
+    if (communicator_.size() == 1 && backend_.advance(options_, sums, report)) {
+        advanced_ = true;
+        seconds_e_step = timer.seconds();
+        return report;
+    }
+    if (advanced_) {
+        backend_.read_mixture(mixture);
+        advanced_ = false;
+    }
+    SufficientStats& stats = backend_.finish();
+    communicator_.all_reduce_sum(stats.flat());
+    seconds_e_step = timer.seconds();
+    for (size_t i = 0; i < sums.size(); i++) {
+        sums[i] = stats.scalar(S::Scalar(i));
+    }
+    return maximize(stats, options_, conditioning_, seed, mixture);
 }
 
 Mixture Fit::draw_means(
@@ -252,6 +329,7 @@ Mixture Fit::initialize(const Mixture* initial, uint64_t seed) {
         const SufficientStats& stats = e_step(sample, mixture);
         if (progress_.iteration + 1 == progress_.niter) {
             estimate_spread(stats, mixture);
+            backend_.forget_rows(kFirstSample);
             return mixture;
         }
         maximize(
@@ -279,23 +357,20 @@ void Fit::run_redo(int redo, Mixture mixture, EMResult& best) {
          iteration++) {
         Timer timer;
         progress_.iteration = iteration;
-        const SufficientStats& stats = e_step(*rows_, mixture);
-        const double weight = stats.scalar(S::kWeight);
-
         IterationStats s;
+        Backend::Sums sums{};
+        const MStepReport report =
+                iterate((seed << 20) + uint64_t(iteration),
+                        mixture,
+                        sums,
+                        s.seconds_e_step);
+        const double weight = sums[S::kWeight];
         s.redo = redo;
         s.iteration = iteration;
-        s.log_likelihood = stats.scalar(S::kLogLikelihood) / weight + offset;
-        s.objective = stats.scalar(S::kObjective) * square_unit;
-        s.dropped_mass = stats.scalar(S::kDroppedMass) / weight;
-        s.pairs_per_row = stats.scalar(S::kPairs) / stats.scalar(S::kRows);
-        s.seconds_e_step = timer.seconds();
-        const MStepReport report = maximize(
-                stats,
-                options_,
-                conditioning_,
-                (seed << 20) + uint64_t(iteration),
-                mixture);
+        s.log_likelihood = sums[S::kLogLikelihood] / weight + offset;
+        s.objective = sums[S::kObjective] * square_unit;
+        s.dropped_mass = sums[S::kDroppedMass] / weight;
+        s.pairs_per_row = sums[S::kPairs] / sums[S::kRows];
         s.imbalance = report.imbalance;
         s.empty = report.empty;
         s.revived = report.revived;
@@ -312,6 +387,10 @@ void Fit::run_redo(int redo, Mixture mixture, EMResult& best) {
                 gain < options_.tol * std::max(1.0, std::abs(s.log_likelihood));
         log_likelihood = s.log_likelihood;
         progress_.log_likelihood = log_likelihood;
+    }
+    if (advanced_) {
+        backend_.read_mixture(mixture);
+        advanced_ = false;
     }
     if (redo == 0 || log_likelihood > best_log_likelihood_) {
         best_log_likelihood_ = log_likelihood;

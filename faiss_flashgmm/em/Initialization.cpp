@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -16,28 +18,37 @@ namespace faiss_flashgmm {
 
 namespace {
 
-constexpr int64_t kReadRows = 16384;
 constexpr uint64_t kRandomRowsStream = 2;
 constexpr uint64_t kSeedingStream = 3;
+
+/// The weights of all rows, or nothing if they are all 1.
+std::vector<float> weights_of(RowSource& rows) {
+    std::vector<float> weights;
+    if (!rows.weighted()) {
+        return weights;
+    }
+    weights.resize(rows.size());
+    std::vector<int64_t> indices(rows.size());
+    std::iota(indices.begin(), indices.end(), 0);
+    rows.gather(indices, nullptr, weights.data());
+    return weights;
+}
 
 /// Every row in the order of a random draw without replacement with
 /// probability proportional to weight (Efraimidis and Spirakis: sort by
 /// log(u) / w). Rows of weight 0 are left out.
 std::vector<int64_t> draw_order(RowSource& rows, uint64_t seed) {
     const Philox random(seed, kRandomRowsStream);
+    const std::vector<float> weights = weights_of(rows);
     std::vector<std::pair<double, int64_t>> keys;
     keys.reserve(rows.size());
-    for (int64_t begin = 0; begin < rows.size(); begin += kReadRows) {
-        const Rows chunk =
-                rows.read(begin, std::min(kReadRows, rows.size() - begin));
-        for (int64_t i = 0; i < chunk.n; i++) {
-            const double w = chunk.weights ? chunk.weights[i] : 1;
-            if (w > 0) {
-                const auto bits = random.block(begin + i);
-                const double u = (double(bits[0]) + 0.5) * 0x1p-32 +
-                        double(bits[1]) * 0x1p-64;
-                keys.push_back({-std::log(u) / w, begin + i});
-            }
+    for (int64_t i = 0; i < rows.size(); i++) {
+        const double w = weights.empty() ? 1 : weights[i];
+        if (w > 0) {
+            const auto bits = random.block(i);
+            const double u = (double(bits[0]) + 0.5) * 0x1p-32 +
+                    double(bits[1]) * 0x1p-64;
+            keys.push_back({-std::log(u) / w, i});
         }
     }
     std::sort(keys.begin(), keys.end());
@@ -68,20 +79,24 @@ void draw_random_rows(
     const std::vector<int64_t> order = draw_order(rows, seed);
     std::vector<int64_t> repeated;
     int64_t filled = first;
-    for (size_t i = 0; i < order.size() && filled < k; i++) {
-        float* mean = means + filled * d;
-        std::copy_n(rows.read(order[i], 1).x, d, mean);
-        if (seen.insert(bytes_of(mean, d)).second) {
-            filled++;
-        } else if (int64_t(repeated.size()) < k) {
-            repeated.push_back(order[i]);
+    std::vector<float> drawn;
+    for (int64_t i = 0; i < int64_t(order.size()) && filled < k;) {
+        const int64_t count = std::min(k - filled, int64_t(order.size()) - i);
+        drawn.resize(count * d);
+        rows.gather(std::span(order).subspan(i, count), drawn.data(), nullptr);
+        for (int64_t j = 0; j < count; j++, i++) {
+            float* mean = means + filled * d;
+            std::copy_n(drawn.data() + j * d, d, mean);
+            if (seen.insert(bytes_of(mean, d)).second) {
+                filled++;
+            } else if (int64_t(repeated.size()) < k) {
+                repeated.push_back(order[i]);
+            }
         }
     }
     for (size_t i = 0; filled < k; filled++, i++) {
-        std::copy_n(
-                rows.read(repeated[i % repeated.size()], 1).x,
-                d,
-                means + filled * d);
+        const int64_t row = repeated[i % repeated.size()];
+        rows.gather({&row, 1}, means + filled * d, nullptr);
     }
 }
 
@@ -96,14 +111,10 @@ void draw_kmeans_pp(
     const int64_t d = rows.dim();
     std::vector<float> x;
     resize_or_throw(x, uint64_t(n) * d, "the sample of k-means++");
-    std::vector<double> weights(n, 1.0);
-    for (int64_t begin = 0; begin < n; begin += kReadRows) {
-        const Rows chunk = rows.read(begin, std::min(kReadRows, n - begin));
-        std::copy_n(chunk.x, chunk.n * d, x.data() + begin * d);
-        if (chunk.weights) {
-            std::copy_n(chunk.weights, chunk.n, weights.data() + begin);
-        }
-    }
+    std::vector<int64_t> indices(n);
+    std::iota(indices.begin(), indices.end(), 0);
+    std::vector<float> weights(n);
+    rows.gather(indices, x.data(), weights.data());
 
     std::vector<double> nearest(n, std::numeric_limits<double>::infinity());
     const auto add_mean = [&](const float* mean) {
@@ -144,10 +155,12 @@ void draw_kmeans_pp(
         if (c >= first) {
             int64_t row = -1;
             if (c > 0) {
-                row = draw([&](int64_t i) { return weights[i] * nearest[i]; });
+                row = draw([&](int64_t i) {
+                    return double(weights[i]) * nearest[i];
+                });
             }
             if (row < 0) { // the first mean, or every row is a mean already
-                row = draw([&](int64_t i) { return weights[i]; });
+                row = draw([&](int64_t i) { return double(weights[i]); });
             }
             std::copy_n(x.data() + row * d, d, mean);
         }

@@ -15,25 +15,24 @@ namespace {
 /// Columns of a cache line: what a thread takes at least.
 constexpr int64_t kLineColumns = 16;
 
+bool is_bad_weight(float w) {
+    return !(w >= 0) || std::isinf(w);
+}
+
 /// The first thing wrong with the rows, in their order.
-std::string first_error(int64_t first, int64_t d, const Rows& rows) {
-    for (int64_t i = 0; i < rows.n; i++) {
-        const float w = rows.weights ? rows.weights[i] : 1;
-        if (!(w >= 0) || std::isinf(w)) {
-            return format(
-                    "the weight of row %ld is %g; weights must be finite and "
-                    ">= 0",
-                    long(first + i),
-                    double(w));
+std::string first_error(
+        int64_t first,
+        int64_t n,
+        int64_t d,
+        const float* x,
+        const float* weights) {
+    for (int64_t i = 0; i < n; i++) {
+        if (weights && is_bad_weight(weights[i])) {
+            return RowMoments::bad_weight(first + i, weights[i]);
         }
-        const float* x = rows.x + i * d;
-        const int64_t column = first_not_finite(d, x);
+        const int64_t column = first_not_finite(d, x + i * d);
         if (column < d) {
-            return format(
-                    "row %ld has %g in column %ld; rows must be finite",
-                    long(first + i),
-                    double(x[column]),
-                    long(column));
+            return RowMoments::bad_value(first + i, column, x[i * d + column]);
         }
     }
     return "";
@@ -46,10 +45,38 @@ RowMoments::RowMoments(std::vector<double> pivot)
           pivot_(std::move(pivot)),
           flat_(2 * d_ + 3, 0.0) {}
 
+std::string RowMoments::bad_weight(int64_t row, double weight) {
+    return format(
+            "the weight of row %ld is %g; weights must be finite and >= 0",
+            long(row),
+            weight);
+}
+
+std::string RowMoments::bad_value(int64_t row, int64_t column, double value) {
+    return format(
+            "row %ld has %g in column %ld; rows must be finite",
+            long(row),
+            value,
+            long(column));
+}
+
 std::string RowMoments::add(int64_t first, const Rows& rows) {
+    std::string error;
+    const auto add = [&](int64_t begin, int64_t n, const float* x) {
+        const float* weights = rows.weights ? rows.weights + begin : nullptr;
+        if (error.empty() && !add_sums(n, x, weights)) {
+            error = first_error(first + begin, n, d_, x, weights);
+        }
+    };
+    for_float_blocks(rows.n, d_, rows.x, add);
+    return error;
+}
+
+/// Returns false if something is wrong with a row.
+bool RowMoments::add_sums(int64_t n, const float* x, const float* weights) {
     uint32_t bad = 0;
-    for (int64_t i = 0; rows.weights && i < rows.n; i++) {
-        bad |= !(rows.weights[i] >= 0) || std::isinf(rows.weights[i]);
+    for (int64_t i = 0; weights && i < n; i++) {
+        bad |= is_bad_weight(weights[i]);
     }
     const int64_t lines = (d_ + kLineColumns - 1) / kLineColumns;
     const int64_t parts = std::min<int64_t>(omp_get_max_threads(), lines);
@@ -61,31 +88,28 @@ std::string RowMoments::add(int64_t first, const Rows& rows) {
         const double* pivot = pivot_.data();
         double* sums = flat_.data();
         double* squares = flat_.data() + d_;
-        for (int64_t i = 0; i < rows.n; i++) {
-            const double w = rows.weights ? rows.weights[i] : 1;
-            const float* x = rows.x + i * d_;
+        for (int64_t i = 0; i < n; i++) {
+            const double w = weights ? weights[i] : 1;
+            const float* row = x + i * d_;
             for (int64_t j = begin; j < end; j++) {
-                bad |= is_not_finite(x[j]);
-                const double delta = double(x[j]) - pivot[j];
+                bad |= is_not_finite(row[j]);
+                const double delta = double(row[j]) - pivot[j];
                 sums[j] += w * delta;
                 squares[j] += w * delta * delta;
             }
         }
     }
-    if (bad) {
-        return first_error(first, d_, rows);
-    }
     double* counts = flat_.data() + 2 * d_;
-    counts[0] += double(rows.n);
-    for (int64_t i = 0; rows.weights && i < rows.n; i++) {
-        counts[1] += rows.weights[i] > 0;
-        counts[2] += rows.weights[i];
+    counts[0] += double(n);
+    for (int64_t i = 0; weights && i < n; i++) {
+        counts[1] += weights[i] > 0;
+        counts[2] += weights[i];
     }
-    if (!rows.weights) {
-        counts[1] += double(rows.n);
-        counts[2] += double(rows.n);
+    if (!weights) {
+        counts[1] += double(n);
+        counts[2] += double(n);
     }
-    return "";
+    return bad == 0;
 }
 
 std::vector<double> RowMoments::mean() const {

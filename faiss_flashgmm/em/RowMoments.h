@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <faiss_flashgmm/em/RowSource.h>
+#include <faiss_flashgmm/em/Rows.h>
 
 namespace faiss_flashgmm {
 
@@ -27,10 +27,18 @@ class RowMoments {
      */
     std::string add(int64_t first, const Rows& rows);
 
-    /// All that adds up over peers.
+    /// All that adds up over chunks and peers: sums of w (x - pivot) (d),
+    /// of w (x - pivot)^2 (d), rows, rows of positive weight, weight.
     std::span<double> flat() {
         return flat_;
     }
+    const std::vector<double>& pivot() const {
+        return pivot_;
+    }
+
+    /// What add() says of a row.
+    static std::string bad_weight(int64_t row, double weight);
+    static std::string bad_value(int64_t row, int64_t column, double value);
 
     double rows() const {
         return flat_[2 * d_];
@@ -48,9 +56,10 @@ class RowMoments {
         return flat_[2 * d_ + 2];
     }
 
+    bool add_sums(int64_t n, const float* x, const float* weights);
+
     int64_t d_;
     std::vector<double> pivot_;
-    /// sums (d) | squares (d) | rows | rows of positive weight | weight
     std::vector<double> flat_;
 };
 

@@ -23,21 +23,61 @@ void check_range(const RowSource& source, int64_t begin, int64_t count) {
 
 } // namespace
 
-MemoryRows::MemoryRows(
-        int64_t n,
-        int64_t d,
-        const float* x,
-        const float* weights)
+bool RowSource::weighted() {
+    return size() > 0 && read(0, 1).weights != nullptr;
+}
+
+void RowSource::gather(
+        std::span<const int64_t> indices,
+        float* x,
+        float* weights) {
+    const int64_t count = int64_t(indices.size());
+    const int64_t d = dim();
+    for (int64_t i = 0; i < count;) {
+        // Consecutive indices are read together.
+        const int64_t first = indices[i];
+        int64_t run = 1;
+        while (i + run < count && indices[i + run] == first + run) {
+            run++;
+        }
+        const Rows rows = read(first, run);
+        if (x) {
+            to_floats(rows.x, run * d, x + i * d);
+        }
+        for (int64_t j = 0; weights && j < run; j++) {
+            weights[i + j] = rows.weights ? rows.weights[j] : 1;
+        }
+        i += run;
+    }
+}
+
+MemoryRows::MemoryRows(int64_t n, int64_t d, RowView x, const float* weights)
         : n_(n), d_(d), x_(x), weights_(weights) {
     FLASHGMM_THROW_IF_NOT_FMT(n >= 0, "n = %ld rows", long(n));
     FLASHGMM_THROW_IF_NOT_FMT(d >= 1, "d = %ld must be at least 1", long(d));
     FLASHGMM_THROW_IF_NOT_FMT(
-            x != nullptr || n == 0, "null pointer for %ld rows", long(n));
+            x.data != nullptr || n == 0, "null pointer for %ld rows", long(n));
 }
 
 Rows MemoryRows::read(int64_t begin, int64_t count) {
     check_range(*this, begin, count);
-    return {count, x_ + begin * d_, weights_ ? weights_ + begin : nullptr};
+    return {count, x_.from(begin * d_), weights_ ? weights_ + begin : nullptr};
+}
+
+void MemoryRows::gather(
+        std::span<const int64_t> indices,
+        float* x,
+        float* weights) {
+    const int64_t count = int64_t(indices.size());
+#pragma omp parallel for if (count >= 1024)
+    for (int64_t i = 0; i < count; i++) {
+        if (x) {
+            to_floats(x_.from(indices[i] * d_), d_, x + i * d_);
+        }
+        if (weights) {
+            weights[i] = weights_ ? weights_[indices[i]] : 1;
+        }
+    }
 }
 
 SampledRows::SampledRows(RowSource& base, std::vector<int64_t> indices)
@@ -45,24 +85,23 @@ SampledRows::SampledRows(RowSource& base, std::vector<int64_t> indices)
 
 Rows SampledRows::read(int64_t begin, int64_t count) {
     check_range(*this, begin, count);
-    const int64_t d = dim();
-    resize_or_throw(x_, uint64_t(count) * d, "a chunk of sampled rows");
-    weights_.clear();
-    for (int64_t i = 0; i < count;) {
-        // Consecutive indices are read together.
-        const int64_t first = indices_[begin + i];
-        int64_t run = 1;
-        while (i + run < count && indices_[begin + i + run] == first + run) {
-            run++;
-        }
-        const Rows rows = base_.read(first, run);
-        std::copy(rows.x, rows.x + run * d, x_.data() + i * d);
-        if (rows.weights) {
-            weights_.insert(weights_.end(), rows.weights, rows.weights + run);
-        }
-        i += run;
-    }
-    return {count, x_.data(), weights_.empty() ? nullptr : weights_.data()};
+    resize_or_throw(x_, uint64_t(count) * dim(), "a chunk of sampled rows");
+    weights_.resize(weighted() ? count : 0);
+    float* weights = weights_.empty() ? nullptr : weights_.data();
+    base_.gather(std::span(indices_).subspan(begin, count), x_.data(), weights);
+    return {count, x_.data(), weights};
+}
+
+void SampledRows::gather(
+        std::span<const int64_t> indices,
+        float* x,
+        float* weights) {
+    std::vector<int64_t> of_base(indices.size());
+    std::transform(
+            indices.begin(), indices.end(), of_base.begin(), [&](int64_t i) {
+                return indices_[i];
+            });
+    base_.gather(of_base, x, weights);
 }
 
 std::vector<int64_t> sample_indices(int64_t n, int64_t count, uint64_t seed) {

@@ -1,21 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include <faiss_flashgmm/em/Rows.h>
 
 namespace faiss_flashgmm {
 
-/// A view of consecutive rows.
-struct Rows {
-    int64_t n = 0;
-    const float* x = nullptr;       ///< size n * d, row-major
-    const float* weights = nullptr; ///< size n, or null: all 1
-};
-
 /** Where training rows come from: memory, a file, a generator.
  *
- * Rows are read in chunks, in any order and several times. A source is used
- * by one thread at a time.
+ * Rows are read in chunks, in any order and several times, and are the same
+ * every time. A source is used by one thread at a time.
  */
 class RowSource {
    public:
@@ -29,16 +25,25 @@ class RowSource {
      * The view stays valid until the next call.
      */
     virtual Rows read(int64_t begin, int64_t count) = 0;
+
+    /// Whether rows come with weights.
+    virtual bool weighted();
+
+    /** Copies rows by index, as floats, to host memory.
+     *
+     * @param x         output, size indices.size() * dim(), or null
+     * @param weights   output, size indices.size(), or null
+     */
+    virtual void gather(
+            std::span<const int64_t> indices,
+            float* x,
+            float* weights);
 };
 
-/// Rows in the caller's memory, which must outlive the source. No copy.
+/// Rows in the caller's host memory, which must outlive the source. No copy.
 class MemoryRows : public RowSource {
    public:
-    MemoryRows(
-            int64_t n,
-            int64_t d,
-            const float* x,
-            const float* weights = nullptr);
+    MemoryRows(int64_t n, int64_t d, RowView x, const float* weights = nullptr);
 
     int64_t size() const override {
         return n_;
@@ -47,11 +52,13 @@ class MemoryRows : public RowSource {
         return d_;
     }
     Rows read(int64_t begin, int64_t count) override;
+    void gather(std::span<const int64_t> indices, float* x, float* weights)
+            override;
 
    private:
     int64_t n_;
     int64_t d_;
-    const float* x_;
+    RowView x_;
     const float* weights_;
 };
 
@@ -68,7 +75,12 @@ class SampledRows : public RowSource {
     int64_t dim() const override {
         return base_.dim();
     }
+    bool weighted() override {
+        return base_.weighted();
+    }
     Rows read(int64_t begin, int64_t count) override;
+    void gather(std::span<const int64_t> indices, float* x, float* weights)
+            override;
 
    private:
     RowSource& base_;

@@ -22,7 +22,7 @@ void Assignment::assign(
             mixture_.slack_bits() < DeviceMixture::kMostSlack;
     for (int64_t begin = 0; begin < r.rows.n;) {
         const int64_t count = std::min(launch_.rows(), r.rows.n - begin);
-        const FloatRows rows = r.rows.slice(begin, count);
+        const SourceRows rows = r.rows.slice(begin, count);
         if (sparse) {
             assign_sparse(rows, r.half_rows.slice(begin, count), begin);
         } else {
@@ -47,7 +47,7 @@ void Assignment::assign(
 }
 
 void Assignment::assign_sparse(
-        const FloatRows& rows,
+        const SourceRows& rows,
         const HalfRows& half,
         int64_t first) {
     const cudaStream_t stream = context_.compute;
@@ -86,7 +86,7 @@ void Assignment::assign_sparse(
 }
 
 void Assignment::assign_dense(
-        const FloatRows& rows,
+        const SourceRows& rows,
         const uint32_t* list,
         int64_t count,
         int64_t first) {

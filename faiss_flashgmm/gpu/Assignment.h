@@ -31,11 +31,11 @@ class Assignment {
    private:
     /// Results of row i of rows go to first + i.
     void assign_sparse(
-            const FloatRows& rows,
+            const SourceRows& rows,
             const HalfRows& half,
             int64_t first);
     void assign_dense(
-            const FloatRows& rows,
+            const SourceRows& rows,
             const uint32_t* list,
             int64_t count,
             int64_t first);
@@ -46,8 +46,9 @@ class Assignment {
 
     int64_t m_ = 0;
     float user_offset_ = 0;
-    DeviceBuffer<int64_t> components_;
-    DeviceBuffer<float> log_scores_, log_z_;
+    DeviceBuffer<int64_t> components_{context_.memory};
+    DeviceBuffer<float> log_scores_{context_.memory};
+    DeviceBuffer<float> log_z_{context_.memory};
 };
 
 } // namespace faiss_flashgmm::gpu

@@ -9,10 +9,11 @@
 
 namespace faiss_flashgmm {
 
-/** E-step on one NVIDIA GPU.
+/** The arithmetic of EM on one or more NVIDIA GPUs.
  *
  * Rows may be in host memory (pinned memory copies faster) or in memory of the
- * device, which is read in place.
+ * device, which is read in place, and of any RowType. Several devices share
+ * each chunk of rows.
  *
  * On sm_90, pass 1 multiplies rows and means on the tensor
  * cores and keeps, for each row, log Z over all components and the few with
@@ -20,16 +21,19 @@ namespace faiss_flashgmm {
  * Rows with very many such components, or that fp16 cannot hold, go through
  * the reference kernels; so does everything elsewhere. See docs/kernel.md.
  *
- * Device memory, besides kept rows:
- *  - k (14 d + 40) bytes for the mixture and the statistics;
- *  - for a launch of r = min(max_launch_rows, rows of a call) rows,
- *    r (2 d + 880) + (r / 8 + max(k, 32768)) (4 d + 56) bytes, and 3.2 MB for
- * each of min(r / 128, multiprocessors);
- *  - 12 d min(rows, 2^26 / d) for rows from host memory.
+ * Device memory, on each device, does not depend on the number of rows except
+ * for those that are kept (see Backend::begin_fit): device_bytes() of the
+ * largest launch; and
+ *  - for rows of host memory that are not kept, two pieces of up to 128 MB,
+ *    with 2 d + 8 bytes a row more;
+ *  - for each kept row 2 d + 8 bytes and, if it is not device memory
+ *    itself, d coordinates and 4 bytes; kept as long as there is room.
+ * (d here is rounded up to a multiple of 32.) Launches get smaller where this
+ * does not fit.
  */
 class CudaBackend : public Backend {
    public:
-    /// Throws Error if the device is not available.
+    /// Throws Error if a device is not available.
     explicit CudaBackend(CudaOptions options = {});
     ~CudaBackend() override;
 
@@ -40,29 +44,38 @@ class CudaBackend : public Backend {
         return "cuda";
     }
     int64_t preferred_chunk(int64_t k, int64_t d) const override;
+
+    void begin_fit(int64_t n, int64_t k, int64_t d) override;
+    void end_fit() override;
+    bool has_rows(const RowKey& key) const override;
+    void forget_rows(int64_t source) override;
+    std::string add_moments(
+            int64_t first,
+            const Rows& rows,
+            RowMoments& moments) override;
+
     void begin(const Mixture& mixture, const Conditioning& conditioning)
             override;
-    void accumulate(int64_t n, const float* x, const float* weights) override;
+    void add_rows(const Rows& rows) override;
     SufficientStats& finish() override;
+    bool advance(const EMOptions& options, Sums& sums, MStepReport& report)
+            override;
+    void read_mixture(Mixture& mixture) override;
     void assign(
             int64_t n,
-            const float* x,
+            RowView x,
             int64_t m,
             int64_t* components,
             float* log_scores,
             float* log_z) override;
 
-    /** Promises that this memory, and the weights that come with it, do not
-     * change until the next call.
-     *
-     * Chunks that lie in it are then copied once and stay on the device, in
-     * the form that the kernels read, which takes 6 d + 8 bytes a row (2 d + 8
-     * if x is device memory). What does not fit is copied in every iteration.
-     *
-     * @param x         rows, or null: keep nothing any more
-     * @param size      number of floats
+    /** Bytes that launches of n rows take on a device, with the mixture and
+     * the statistics: about 1,100 n + 40 k d + 140 (n / 8 + max(k, 32768)) d /
+     * 32, n at most CudaOptions::max_launch_rows.
      */
-    void keep_rows(const float* x, int64_t size);
+    static int64_t device_bytes(int64_t n, int64_t k, int64_t d);
+    /// The most bytes of a device that have been in use at once.
+    int64_t peak_device_bytes() const;
 
     /// Rows since begin() that took the dense way.
     int64_t dense_rows() const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace faiss_flashgmm {
 
@@ -22,7 +23,10 @@ enum class CudaMatrixUnit {
 };
 
 struct CudaOptions {
-    int device = 0;
+    /// Devices that share the rows. Statistics are summed in the order of
+    /// the list.
+    std::vector<int> devices = {0};
+
     CudaPrecision precision = CudaPrecision::fp16;
 
     CudaMatrixUnit matrix_unit = CudaMatrixUnit::automatic;
@@ -37,11 +41,16 @@ struct CudaOptions {
     /// Rows that one launch works on. Lowered when memory is short.
     int64_t max_launch_rows = 1 << 20;
 
+    /// Bytes of device memory to use at most, on each device; 0: what is free.
+    /// If rows do not fit beside what a launch needs they are copied in every
+    /// iteration; if that does not fit, launches get smaller.
+    int64_t memory_limit = 0;
+
     /// Record CudaBackend::times(). Costs little.
     bool profile = false;
 };
 
-/// Milliseconds on the device since begin(), by kernel.
+/// Milliseconds on the first device in the last iteration, by kernel.
 struct CudaTimes {
     double copy_rows = 0; ///< waiting for rows from host memory
     double condition = 0; ///< rows to fp16
@@ -52,6 +61,7 @@ struct CudaTimes {
     double sort = 0;      ///< pairs by component
     double sum = 0;       ///< pass 2
     double dense = 0;     ///< rows that the sparse way leaves out
+    double maximize = 0;  ///< the M-step, if it runs on the device
 };
 
 } // namespace faiss_flashgmm

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include <faiss_flashgmm/em/EMOptions.h>
 #include <faiss_flashgmm/em/Mixture.h>
 #include <faiss_flashgmm/gpu/DeviceContext.h>
+#include <faiss_flashgmm/gpu/kernels/MaximizeMixture.cuh>
 #include <faiss_flashgmm/gpu/kernels/Params.h>
 #include <faiss_flashgmm/gpu/kernels/SparsePosterior.cuh>
 #include <faiss_flashgmm/gpu/utils/Buffer.h>
@@ -18,29 +21,41 @@ class DeviceMixture {
 
     explicit DeviceMixture(DeviceContext& context) : context_(context) {}
 
-    /// Copies a mixture in conditioned units and folds its constants.
-    void upload(const Mixture& mixture, double global_variance);
+    /// Bytes of device memory.
+    static int64_t bytes(int64_t k, int64_t d);
+
+    /// A mixture in conditioned units.
+    void upload(const Mixture& mixture, const Conditioning& conditioning);
+    /// The same mixture as on another device.
+    void copy(const DeviceMixture& other);
+    /** Becomes what maximizes the statistics (PairSums::stats); waits.
+     *
+     * @param facts     output
+     * @return          false: some components are empty. Nothing has changed.
+     */
+    bool maximize(
+            const double* stats,
+            const EMOptions& options,
+            MixtureFacts& facts);
+    /// To host memory; waits.
+    void read(Mixture& mixture) const;
 
     int64_t k() const {
-        return components_.k;
+        return k_;
     }
     int64_t d() const {
-        return components_.d;
+        return d_;
     }
     /// Whether the tensor cores serve the mixture.
     bool sparse() const {
         return sparse_;
     }
-    const Components& components() const {
-        return components_;
-    }
-    /// Set if sparse().
-    const HalfComponents& half_components() const {
-        return half_components_;
-    }
+    Components components() const;
+    /// If sparse().
+    HalfComponents half_components() const;
     /// Taken off every offset, so that fp32 keeps its digits.
     double log2_base() const {
-        return log2_base_;
+        return facts_.log2_base;
     }
     /** How wrong fp16 can make a logit, in bits, for a row at the typical
      * distance from a component: |x - mu|^2 moves by 2 |x - mu| e + e^2 if
@@ -65,21 +80,45 @@ class DeviceMixture {
     }
 
    private:
-    void copy(const Mixture& mixture);
+    struct Arrays {
+        explicit Arrays(DeviceMemory& memory)
+                : means(memory),
+                  precision(memory),
+                  offset(memory),
+                  variances(memory),
+                  weights(memory) {}
+        void reserve(int64_t k, int64_t d);
+        MixtureArrays view() const;
+
+        DeviceBuffer<float> means, precision, offset;
+        DeviceBuffer<double> variances, weights;
+    };
+
+    void reserve(int64_t k, int64_t d);
+    MixtureFacts read_facts();
+    void adopt(const MixtureFacts& facts);
     void condition();
 
     DeviceContext& context_;
-    DeviceBuffer<float> means_;
-    DeviceBuffer<float> precision_;
-    DeviceBuffer<float> offset_;
-    DeviceBuffer<__half> half_means_;
-    DeviceBuffer<float2> constants_;
-    DeviceBuffer<float2> moves_;
-    PinnedBuffer<float> staging_;
+    int64_t k_ = 0;
+    int64_t d_ = 0;
+    double scale_ = 1;
+    double global_variance_ = 1;
 
-    Components components_;
-    HalfComponents half_components_;
-    double log2_base_ = 0;
+    /// The present mixture, and where the next one grows.
+    std::array<Arrays, 2> arrays_{
+            Arrays{context_.memory},
+            Arrays{context_.memory}};
+    int current_ = 0;
+    DeviceBuffer<float> shift_{context_.memory};
+    DeviceBuffer<double> residual_{context_.memory};
+    DeviceBuffer<MixtureFacts> device_facts_{context_.memory};
+    PinnedBuffer<MixtureFacts> host_facts_;
+    DeviceBuffer<__half> half_means_{context_.memory};
+    DeviceBuffer<float2> constants_{context_.memory};
+    DeviceBuffer<float2> moves_{context_.memory};
+
+    MixtureFacts facts_{};
     double slack_bits_ = 0;
     bool sparse_ = false;
     MatrixUnit unit_ = MatrixUnit::none;

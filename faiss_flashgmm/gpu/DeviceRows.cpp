@@ -1,7 +1,5 @@
 #include <faiss_flashgmm/gpu/DeviceRows.h>
 
-#include <cstring>
-#include <functional>
 #include <utility>
 
 #include <faiss_flashgmm/gpu/kernels/ConditionRows.cuh>
@@ -10,203 +8,244 @@ namespace faiss_flashgmm::gpu {
 
 namespace {
 
-/// Bytes of rows from host memory that are copied at once.
-constexpr int64_t kStagingBytes = 16 << 20;
-/// Bytes of rows from host memory that are on the device at once, twice.
-constexpr int64_t kStreamedBytes = 256 << 20;
+/// Bytes of rows, as they come, in a slot; half as many rows if less than four
+/// times as much is free.
+constexpr int64_t kSlotBytes = 128 << 20;
 
-enum class Memory { pageable, pinned, device };
-
-Memory memory_of(const void* p) {
+cudaPointerAttributes attributes_of(const void* p) {
     cudaPointerAttributes attributes{};
     FLASHGMM_CUDA(cudaPointerGetAttributes(&attributes, p));
-    switch (attributes.type) {
-        case cudaMemoryTypeDevice:
-        case cudaMemoryTypeManaged:
-            return Memory::device;
-        case cudaMemoryTypeHost:
-            return Memory::pinned;
-        default:
-            return Memory::pageable;
-    }
+    return attributes;
 }
 
 } // namespace
 
-void DeviceRows::set_conditioning(int64_t d, const Conditioning& conditioning) {
-    if (conditioning.shift != conditioning_.shift ||
-        conditioning.scale != conditioning_.scale) {
-        kept_.clear();
-        keep_full_ = false;
+DeviceRows::Waiting::~Waiting() {
+    try {
+        context.staged.finish();
+    } catch (...) { // whoever unwinds has an error of their own
     }
+    FLASHGMM_CUDA_NO_THROW(cudaStreamSynchronize(context.copying));
+}
+
+int64_t DeviceRows::bytes_of_kept_row(int64_t d, RowType type, bool in_place) {
+    return (in_place ? 0 : d * size_of(type) + 4) + 2 * HalfLayout::padded(d) +
+            12;
+}
+
+int64_t DeviceRows::bytes_of_slot_row(int64_t d, RowType type) {
+    return d * size_of(type) + 4 + 2 * HalfLayout::padded(d) + 4;
+}
+
+int64_t DeviceRows::bytes_of_slots() {
+    return 2 * 3 * kSlotBytes; // fp16 takes at most twice a row of bytes
+}
+
+void DeviceRows::set_dimension(int64_t d) {
     d_ = d;
+}
+
+void DeviceRows::set_conditioning(const Conditioning& conditioning) {
+    if (conditioning.shift == conditioning_.shift &&
+        conditioning.scale == conditioning_.scale) {
+        return;
+    }
     conditioning_ = conditioning;
-    shift_.reserve(d, "the shift of the rows");
+    shift_.reserve(d_, "the shift of the rows");
     FLASHGMM_CUDA(cudaMemcpyAsync(
             shift_.get(),
             conditioning_.shift.data(),
-            d * sizeof(float),
+            d_ * sizeof(float),
             cudaMemcpyHostToDevice,
             context_.compute));
+    for (auto& [key, r] : kept_) {
+        r.half_rows.x = nullptr;
+        r.memory.mixture = -1; // its distances are of other units
+    }
 }
 
-void DeviceRows::keep(const float* x, int64_t size) {
-    context_.compute.synchronize();
+void DeviceRows::begin_fit(int64_t reserved_bytes) {
+    end_fit();
+    keeping_ = true;
+    reserved_bytes_ = reserved_bytes;
+}
+
+void DeviceRows::end_fit() {
+    if (!kept_.empty()) {
+        FLASHGMM_CUDA(cudaStreamSynchronize(context_.compute));
+    }
     kept_.clear();
-    keep_full_ = false;
-    stable_begin_ = x;
-    stable_end_ = x + size;
+    keeping_ = false;
 }
 
-bool DeviceRows::on_device(const float* x) {
-    return memory_of(x) == Memory::device;
+void DeviceRows::forget(int64_t source) {
+    FLASHGMM_CUDA(cudaStreamSynchronize(context_.compute));
+    std::erase_if(kept_, [&](const auto& entry) {
+        return entry.first.source == source;
+    });
 }
 
-int64_t DeviceRows::streamed_rows(int64_t step) const {
-    return std::min(step, HalfRows::padded_rows(kStreamedBytes / (4 * d_) + 1));
+bool DeviceRows::on_device(const void* x) const {
+    const cudaPointerAttributes attributes = attributes_of(x);
+    return attributes.type == cudaMemoryTypeManaged ||
+            (attributes.type == cudaMemoryTypeDevice &&
+             attributes.device == context_.device);
+}
+
+Rows DeviceRows::slice(const Rows& rows, int64_t first, int64_t count) const {
+    return {count,
+            rows.x.from(first * d_),
+            rows.weights ? rows.weights + first : nullptr};
+}
+
+SourceRows DeviceRows::view(const Rows& rows) const {
+    SourceRows result;
+    result.n = rows.n;
+    result.d = d_;
+    result.x = rows.x.data;
+    result.type = rows.x.type;
+    result.weights = rows.weights;
+    result.shift = shift_.get();
+    result.inverse_scale = float(1 / conditioning_.scale);
+    return result;
 }
 
 /// Rows that stay on the device, or null if these do not.
-ResidentRows* DeviceRows::kept(
-        int64_t n,
-        const float* x,
-        const float* weights,
-        bool half) {
-    if (!std::less_equal<>()(stable_begin_, x) ||
-        !std::less_equal<>()(x + n * d_, stable_end_)) {
+ResidentRows* DeviceRows::kept(const Rows& rows) {
+    if (!keeping_ || rows.key.source < 0) {
         return nullptr;
     }
-    const RowsKey key{x, weights, n};
-    auto found = kept_.find(key);
+    auto found = kept_.find(rows.key);
     if (found == kept_.end()) {
-        if (keep_full_) {
+        const bool in_place = on_device(rows.x.data);
+        const int64_t bytes = reserved_bytes_ +
+                HalfRows::padded_rows(rows.n) *
+                        bytes_of_kept_row(d_, rows.x.type, in_place);
+        if (bytes > context_.memory.available()) {
             return nullptr;
         }
         try {
-            found = kept_.emplace(key, make_kept(n, x, weights, half)).first;
+            found = kept_.emplace(rows.key, make_kept(rows)).first;
         } catch (const OutOfMemory&) {
-            context_.copying.synchronize();
-            context_.compute.synchronize();
-            keep_full_ = true;
             return nullptr;
         }
     }
-    ResidentRows& r = found->second;
-    r.rows.shift = shift_.get();
-    if (r.half_rows.x == nullptr) { // the mixture had no use for it so far
-        condition(r, half);
-    }
-    return &r;
+    return &found->second;
 }
 
-ResidentRows DeviceRows::make_kept(
-        int64_t n,
-        const float* x,
-        const float* weights,
-        bool half) {
-    ResidentRows r;
-    if (on_device(x)) {
-        r.rows = view(n, x, weights);
+ResidentRows DeviceRows::make_kept(const Rows& rows) {
+    ResidentRows r(context_.memory);
+    if (on_device(rows.x.data)) {
+        check_weights(rows);
+        r.rows = view(rows);
     } else {
-        fill(r, n, x, weights);
+        const Waiting waiting{context_};
+        fill(r, rows);
+        context_.staged.finish();
         slot_copied_[0].record(context_.copying);
         context_.compute.wait(slot_copied_[0]);
     }
-    condition(r, half);
-    r.memory.best.reserve(n, "the rows' components");
+    // Now, so that they fit later.
+    const int64_t padded = HalfRows::padded_rows(rows.n);
+    if (context_.options.precision != CudaPrecision::reference) {
+        r.half.reserve(padded * HalfLayout::padded(d_), "the fp16 rows");
+        r.squared.reserve(padded, "the rows' norms");
+    }
+    r.memory.best.reserve(rows.n, "the rows' components");
     FLASHGMM_CUDA(cudaMemsetAsync(
             r.memory.best.get(),
             0xFF,
             r.memory.best.bytes(),
             context_.compute));
-    r.memory.distances.reserve(n, "the rows' distances");
+    r.memory.distances.reserve(rows.n, "the rows' distances");
     return r;
 }
 
-ResidentRows& DeviceRows::borrow(
-        int64_t n,
-        const float* x,
-        const float* weights,
-        bool half) {
-    borrowed_.rows = view(n, x, weights);
-    condition(borrowed_, half);
-    return borrowed_;
+/// Rows in place need their weights beside them.
+void DeviceRows::check_weights(const Rows& rows) const {
+    FLASHGMM_THROW_IF_NOT_FMT(
+            rows.weights == nullptr || on_device(rows.weights),
+            "the rows are in memory of CUDA device %d, their weights are not",
+            context_.device);
 }
 
-ResidentRows& DeviceRows::stream(
-        int slot,
-        int64_t n,
-        const float* x,
-        const float* weights,
-        bool half) {
-    ResidentRows& r = slots_[slot];
+void DeviceRows::borrow(const Rows& rows) {
+    check_weights(rows);
+    borrowed_.rows = view(rows);
+    borrowed_.half_rows.x = nullptr;
+}
+
+/// Space for the largest piece in both slots. Returns its rows.
+int64_t DeviceRows::reserve_slots(const Rows& rows, int64_t step, bool half) {
+    const int64_t row_bytes = bytes_of_slot_row(d_, rows.x.type);
+    const int64_t held =
+            int64_t(slots_[0].x.bytes() + slots_[0].half.bytes() +
+                    slots_[1].x.bytes() + slots_[1].half.bytes());
+    const int64_t share = (context_.memory.available() + held) / 8;
+    const int64_t fit = std::min(
+            kSlotBytes / (d_ * size_of(rows.x.type)), share / row_bytes);
+    const int64_t whole = HalfRows::padded_rows(1);
+    step = std::min(step, std::max(whole, fit / whole * whole));
+    const int64_t count = std::min(step, rows.n);
+    const int64_t padded = HalfRows::padded_rows(count);
+    for (int i = 0; i < (rows.n > step ? 2 : 1); ++i) {
+        ResidentRows& r = slots_[i];
+        r.x.reserve(count * d_ * size_of(rows.x.type), "the rows");
+        if (rows.weights != nullptr) {
+            r.weights.reserve(count, "the row weights");
+        }
+        if (half) {
+            r.half.reserve(padded * HalfLayout::padded(d_), "the fp16 rows");
+            r.squared.reserve(padded, "the rows' norms");
+        }
+    }
+    return step;
+}
+
+/// Puts rows on their way, behind what still works on the slot.
+void DeviceRows::start(int slot, const Rows& rows) {
     context_.copying.wait(slot_free_[slot]);
-    fill(r, n, x, weights);
+    fill(slots_[slot], rows);
+}
+
+/// What is computed from now on finds the rows of the slot.
+void DeviceRows::arrive(int slot) {
+    context_.staged.finish();
     slot_copied_[slot].record(context_.copying);
     context_.timer.time(&CudaTimes::copy_rows, context_.compute, [&] {
         context_.compute.wait(slot_copied_[slot]);
     });
-    condition(r, half);
-    return r;
 }
 
-FloatRows DeviceRows::view(int64_t n, const float* x, const float* weights)
-        const {
-    FloatRows rows;
-    rows.n = n;
-    rows.d = d_;
-    rows.x = x;
-    rows.weights = weights;
-    rows.shift = shift_.get();
-    rows.inverse_scale = float(1 / conditioning_.scale);
-    return rows;
-}
-
-void DeviceRows::fill(
-        ResidentRows& r,
-        int64_t n,
-        const float* x,
-        const float* weights) {
-    r.x.reserve(n * d_, "the rows");
-    copy_in(r.x.get(), x, n * d_);
-    if (weights != nullptr) {
-        r.weights.reserve(n, "the row weights");
-        copy_in(r.weights.get(), weights, n);
+void DeviceRows::fill(ResidentRows& r, const Rows& rows) {
+    const int64_t bytes = rows.n * d_ * size_of(rows.x.type);
+    Rows here = rows;
+    if (rows.weights != nullptr) {
+        r.weights.reserve(rows.n, "the row weights");
+        copy_in(r.weights.get(), rows.weights, rows.n * sizeof(float));
+        here.weights = r.weights.get();
     }
-    r.rows = view(n, r.x.get(), weights ? r.weights.get() : nullptr);
+    r.x.reserve(bytes, "the rows");
+    copy_in(r.x.get(), rows.x.data, bytes);
+    here.x.data = r.x.get();
+    r.rows = view(here);
+    r.half_rows.x = nullptr;
 }
 
-/// Copies to the device on the copying stream. Pageable memory goes through
-/// two pinned buffers, one being filled while the other is copied.
-void DeviceRows::copy_in(float* to, const float* from, int64_t size) {
-    if (memory_of(from) != Memory::pageable) {
-        FLASHGMM_CUDA(cudaMemcpyAsync(
-                to,
-                from,
-                size * sizeof(float),
-                cudaMemcpyDefault,
-                context_.copying));
+void DeviceRows::copy_in(void* to, const void* from, int64_t bytes) {
+    if (attributes_of(from).type == cudaMemoryTypeUnregistered) {
+        context_.staged.start(to, from, size_t(bytes));
         return;
     }
-    const int64_t step = kStagingBytes / int64_t(sizeof(float));
-    int use = 0;
-    for (int64_t done = 0; done < size; done += step, use ^= 1) {
-        const int64_t part = std::min(step, size - done);
-        staging_free_[use].synchronize();
-        staging_[use].reserve(std::min(step, size), "rows on their way");
-        std::memcpy(staging_[use].get(), from + done, part * sizeof(float));
-        FLASHGMM_CUDA(cudaMemcpyAsync(
-                to + done,
-                staging_[use].get(),
-                part * sizeof(float),
-                cudaMemcpyHostToDevice,
-                context_.copying));
-        staging_free_[use].record(context_.copying);
-    }
+    FLASHGMM_CUDA(cudaMemcpyAsync(
+            to, from, size_t(bytes), cudaMemcpyDefault, context_.copying));
 }
 
+/// The fp16 form, if it is needed and not there.
 void DeviceRows::condition(ResidentRows& r, bool half) {
-    if (!half) {
+    r.rows.shift = shift_.get();
+    r.rows.inverse_scale = float(1 / conditioning_.scale);
+    if (!half || r.half_rows.x != nullptr) {
         return;
     }
     const int64_t padded = HalfRows::padded_rows(r.rows.n);

@@ -5,6 +5,8 @@
 #include <numbers>
 #include <utility>
 
+#include <faiss_flashgmm/gpu/kernels/MaximizeMixture.cuh>
+
 namespace faiss_flashgmm::gpu {
 
 namespace {
@@ -20,8 +22,12 @@ constexpr int64_t kConcentrated = 4;
 
 } // namespace
 
+int64_t EStep::stats_size(int64_t k, int64_t d) {
+    return k * (d + 2) + kScalars;
+}
+
 void EStep::begin() {
-    const int64_t size = mixture_.k() * (mixture_.d() + 2) + kScalars;
+    const int64_t size = stats_size(mixture_.k(), mixture_.d());
     device_stats_.reserve(size, "the statistics");
     FLASHGMM_CUDA(cudaMemsetAsync(
             device_stats_.get(), 0, size * sizeof(double), context_.compute));
@@ -84,11 +90,13 @@ RowMemory::Room* EStep::room_of(const Work& work) {
         context_.refines()) {
         return nullptr;
     }
-    RowMemory::Room& room = work.memory->rooms[work.first];
+    DeviceMemory& memory = context_.memory;
+    RowMemory::Room& room =
+            work.memory->rooms.try_emplace(work.first, memory).first->second;
     const Buckets buckets = launch_.output(work.rows.n).buckets;
     try {
         if (!(room.buckets == buckets)) {
-            room = {};
+            room = RowMemory::Room(memory);
             room.present.reserve(buckets.count + 1, "the room of buckets");
             room.next.reserve(buckets.count + 1, "the room of buckets");
             FLASHGMM_CUDA(cudaMemsetAsync(
@@ -100,13 +108,13 @@ RowMemory::Room* EStep::room_of(const Work& work) {
         }
         return &room;
     } catch (const OutOfMemory&) {
-        room = {};
+        room = RowMemory::Room(memory);
         return nullptr;
     }
 }
 
 void EStep::accumulate_sparse(const Work& work) {
-    const FloatRows& rows = work.rows;
+    const SourceRows& rows = work.rows;
     PhaseTimer<CudaTimes>& timer = context_.timer;
     const cudaStream_t stream = context_.compute;
     const bool refines = context_.refines();
@@ -174,7 +182,7 @@ void EStep::accumulate_sparse(const Work& work) {
 }
 
 void EStep::accumulate_dense(
-        const FloatRows& rows,
+        const SourceRows& rows,
         const uint32_t* list,
         int64_t count,
         uint32_t* best) {
@@ -206,7 +214,8 @@ void EStep::accumulate_dense(
 void EStep::sort(const PairSums& sums) {
     sums.locate(context_.compute);
     if (context_.options.deterministic) {
-        sort_pairs(sums, launch_.state().pairs, context_.compute);
+        sort_pairs(
+                sums, launch_.state().pairs, sort_scratch_, context_.compute);
     } else {
         sums.scatter(context_.compute);
     }
@@ -235,16 +244,41 @@ SufficientStats& EStep::finish() {
     copy(host_scalars_.get(), device_stats_.get() + vectors, kScalars);
     context_.compute.synchronize();
     context_.timer.collect();
-    const double* sums = host_scalars_.get();
-    using S = SufficientStats;
-    stats_.scalar(S::kWeight) = sums[0];
-    stats_.scalar(S::kLogLikelihood) =
-            std::numbers::ln2 * (sums[1] + mixture_.log2_base() * sums[0]);
-    stats_.scalar(S::kObjective) = sums[2];
-    stats_.scalar(S::kDroppedMass) = sums[3];
-    stats_.scalar(S::kPairs) = sums[4];
-    stats_.scalar(S::kRows) = double(rows_);
+    const Backend::Sums sums =
+            scalars(host_scalars_.get(), mixture_.log2_base());
+    for (size_t i = 0; i < sums.size(); ++i) {
+        stats_.scalar(SufficientStats::Scalar(i)) = sums[i];
+    }
     return stats_;
+}
+
+Backend::Sums EStep::scalars(const double* row_sums, double log2_base) const {
+    using S = SufficientStats;
+    Backend::Sums sums{};
+    sums[S::kWeight] = row_sums[0];
+    sums[S::kLogLikelihood] =
+            std::numbers::ln2 * (row_sums[1] + log2_base * row_sums[0]);
+    sums[S::kObjective] = row_sums[2];
+    sums[S::kDroppedMass] = row_sums[3];
+    sums[S::kPairs] = row_sums[4];
+    sums[S::kRows] = double(rows_);
+    return sums;
+}
+
+void EStep::add(const EStep& other) {
+    const int64_t size = stats_size(mixture_.k(), mixture_.d());
+    others_stats_.reserve(size, "the statistics of another device");
+    FLASHGMM_CUDA(cudaMemcpyPeerAsync(
+            others_stats_.get(),
+            context_.device,
+            other.device_stats_.get(),
+            other.context_.device,
+            size * sizeof(double),
+            context_.compute));
+    add_statistics(
+            size, others_stats_.get(), device_stats_.get(), context_.compute);
+    rows_ += other.rows_;
+    dense_rows_ += other.dense_rows_;
 }
 
 } // namespace faiss_flashgmm::gpu

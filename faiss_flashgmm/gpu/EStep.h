@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include <faiss_flashgmm/em/SufficientStats.h>
+#include <faiss_flashgmm/em/Backend.h>
 #include <faiss_flashgmm/gpu/DeviceRows.h>
 #include <faiss_flashgmm/gpu/Launch.h>
 
@@ -17,8 +17,22 @@ class EStep {
     /// Clears the statistics.
     void begin();
     void accumulate(ResidentRows& rows);
-    /// The sums of all rows since begin().
+    /// Adds the statistics of another device, with the same mixture.
+    void add(const EStep& other);
+    /// The sums of all rows since begin(); waits.
     SufficientStats& finish();
+    /** Those that are not per component.
+     *
+     * @param row_sums  see PairSums::stats
+     * @param log2_base of the mixture that they were found with
+     */
+    Backend::Sums scalars(const double* row_sums, double log2_base) const;
+
+    /// See PairSums::stats.
+    const double* device_stats() const {
+        return device_stats_.get();
+    }
+    static int64_t stats_size(int64_t k, int64_t d);
 
     /// Rows since begin() that took the dense way.
     int64_t dense_rows() const {
@@ -28,7 +42,7 @@ class EStep {
    private:
     /// Rows of a launch, and what is remembered of them, if they stay.
     struct Work {
-        FloatRows rows;
+        SourceRows rows;
         HalfRows half;
         int64_t first = 0; ///< of the rows, in memory
         RowMemory* memory = nullptr;
@@ -44,7 +58,7 @@ class EStep {
     RowMemory::Room* room_of(const Work& work);
     /// @param best     component of each row, written, or null
     void accumulate_dense(
-            const FloatRows& rows,
+            const SourceRows& rows,
             const uint32_t* list,
             int64_t count,
             uint32_t* best);
@@ -60,7 +74,9 @@ class EStep {
 
     int64_t rows_ = 0;
     int64_t dense_rows_ = 0;
-    DeviceBuffer<double> device_stats_;
+    DeviceBuffer<double> device_stats_{context_.memory};
+    DeviceBuffer<double> others_stats_{context_.memory};
+    SortScratch sort_scratch_{context_.memory}; ///< in deterministic mode
     PinnedBuffer<double> host_scalars_;
     SufficientStats stats_;
     PinnedScope pinned_stats_;

@@ -45,13 +45,26 @@ void Launch::relax_rows() {
             2 * rows_, std::max(context_.options.max_launch_rows, kLeastRows));
 }
 
+void Launch::expect(int64_t n) {
+    expected_ = n;
+}
+
+void Launch::secure() {
+    const int64_t wanted = bytes(rows(), mixture_.k(), mixture_.d());
+    if (pairs_.size() == 0 && context_.memory.available() < 2 * wanted) {
+        reserve_exactly(kLeastRows);
+    }
+}
+
 void Launch::reserve(int64_t n) {
+    n = std::max(n, expected_);
     for (;;) {
         const int64_t rows = std::min(HalfRows::padded_rows(n), this->rows());
         try {
             reserve_exactly(rows);
             return;
         } catch (const OutOfMemory&) {
+            release(); // else what is too large now stays
             if (rows <= kLeastRows) {
                 throw;
             }
@@ -60,15 +73,52 @@ void Launch::reserve(int64_t n) {
     }
 }
 
+/// Elements of the buffers.
+struct Launch::Sizes {
+    Sizes(MatrixUnit unit, int64_t rows, int64_t k, int64_t d)
+            : pairs(std::max(
+                      {rows * std::min(kPairsOfRow, k), kLeastPairs, k})),
+              buckets(std::max(k, Buckets::kMost)) {
+        pairs = std::min<int64_t>(pairs, 0xFFFFFFF0);
+        sorted = pairs +
+                std::min(rows * std::min(kRoomOfRow, k), 0xFFFFFFF0 - pairs);
+        segments = PairSums::max_segments(pairs, buckets);
+        partial = segments * PairSums::partial_stride(d);
+        logits = std::max(kDenseLogits, k);
+        if (unit != MatrixUnit::none) {
+            const PassShape shape =
+                    SparsePosterior::shape(unit, rows, HalfLayout::padded(d));
+            groups = rows * kGroupsOfRow +
+                    int64_t(shape.blocks) * shape.streams * kLeastGroups;
+            parts = rows * shape.parts;
+        }
+    }
+
+    int64_t pairs, sorted, buckets, segments, partial, logits;
+    int64_t groups = 0, parts = 0; ///< on the tensor cores
+};
+
+int64_t Launch::bytes(int64_t rows, int64_t k, int64_t d) {
+    const Sizes size(best_matrix_unit(), rows, k, d);
+    return size.pairs * int64_t(sizeof(Pair)) +
+            size.sorted * int64_t(sizeof(SortedPair)) +
+            size.buckets * 4 * (kCountStride + 2) +
+            size.segments * int64_t(sizeof(Segment)) + size.partial * 4 +
+            size.logits * 4 + size.groups * int64_t(sizeof(LogitGroup)) +
+            size.parts * 24 + rows * 20 +
+            ChunkOutput::kMaxBlocks * int64_t(sizeof(RowSums)) + 8 +
+            int64_t(sizeof(ChunkState));
+}
+
 void Launch::reserve_exactly(int64_t rows) {
-    const int64_t k = mixture_.k();
-    const int64_t most =
-            std::max({rows * std::min(kPairsOfRow, k), kLeastPairs, k});
-    pairs_.reserve(most, "the pairs");
-    capacity_ = std::min<int64_t>(pairs_.size(), 0xFFFFFFF0);
-    const int64_t room =
-            std::min(rows * std::min(kRoomOfRow, k), 0xFFFFFFF0 - capacity_);
-    sorted_.reserve(capacity_ + room, "the sorted pairs");
+    const Sizes size(
+            mixture_.sparse() ? mixture_.matrix_unit() : MatrixUnit::none,
+            rows,
+            mixture_.k(),
+            mixture_.d());
+    pairs_.reserve(size.pairs, "the pairs");
+    sorted_.reserve(size.sorted, "the sorted pairs");
+    capacity_ = size.pairs;
     dense_list_.reserve(rows, "the list of dense rows");
     state_.reserve(1, "the counters");
     row_sums_.reserve(ChunkOutput::kMaxBlocks, "the row sums");
@@ -76,28 +126,42 @@ void Launch::reserve_exactly(int64_t rows) {
     range_begin_.reserve(rows, "the rows' pairs");
     range_count_.reserve(rows, "the rows' pairs");
     range_tail_.reserve(rows, "the rows' pairs");
-    const int64_t buckets = std::max(k, Buckets::kMost);
-    counts_.reserve(buckets * kCountStride, "the pair counts");
-    offsets_.reserve(buckets + 1, "the buckets of pairs");
-    segment_offsets_.reserve(buckets + 1, "the buckets of pairs");
-    const int64_t segments = PairSums::max_segments(capacity_, buckets);
-    segments_.reserve(segments, "the segments");
-    partial_.reserve(
-            segments * PairSums::partial_stride(mixture_.d()),
-            "the segments' sums");
-    logits_.reserve(std::max(kDenseLogits, k), "the dense logits");
+    counts_.reserve(size.buckets * kCountStride, "the pair counts");
+    offsets_.reserve(size.buckets + 1, "the buckets of pairs");
+    segment_offsets_.reserve(size.buckets + 1, "the buckets of pairs");
+    segments_.reserve(size.segments, "the segments");
+    partial_.reserve(size.partial, "the segments' sums");
+    logits_.reserve(size.logits, "the dense logits");
     if (mixture_.sparse()) {
-        const PassShape shape = SparsePosterior::shape(
-                mixture_.matrix_unit(), rows, HalfLayout::padded(mixture_.d()));
-        groups_.reserve(
-                rows * kGroupsOfRow +
-                        int64_t(shape.blocks) * shape.streams * kLeastGroups,
-                "the kept logits");
-        group_lists_.reserve(rows * 4 * shape.parts, "the kept logits");
-        largest_.reserve(rows * shape.parts, "the largest logits");
-        tail_.reserve(rows * shape.parts, "the sums of the other logits");
+        groups_.reserve(size.groups, "the kept logits");
+        group_lists_.reserve(4 * size.parts, "the kept logits");
+        largest_.reserve(size.parts, "the largest logits");
+        tail_.reserve(size.parts, "the sums of the other logits");
         seeds_.reserve(rows, "the largest logits");
     }
+}
+
+void Launch::release() {
+    const auto reset = [](auto&... buffers) { (buffers.reset(), ...); };
+    reset(pairs_,
+          counts_,
+          dense_list_,
+          state_,
+          row_sums_,
+          range_begin_,
+          range_count_,
+          range_tail_,
+          groups_,
+          group_lists_,
+          largest_,
+          tail_,
+          seeds_,
+          offsets_,
+          segment_offsets_,
+          segments_,
+          sorted_,
+          partial_,
+          logits_);
 }
 
 void Launch::clear(int64_t n) {
@@ -147,8 +211,9 @@ SparsePosterior Launch::sparse_posterior(
     return pass;
 }
 
-EmitPairs Launch::emit_pairs(const FloatRows& rows, const SparsePosterior& pass)
-        const {
+EmitPairs Launch::emit_pairs(
+        const SourceRows& rows,
+        const SparsePosterior& pass) const {
     EmitPairs emit;
     emit.n = rows.n;
     emit.weights = rows.weights;
@@ -164,7 +229,7 @@ EmitPairs Launch::emit_pairs(const FloatRows& rows, const SparsePosterior& pass)
     return emit;
 }
 
-RefinePairs Launch::refine_pairs(const FloatRows& rows) const {
+RefinePairs Launch::refine_pairs(const SourceRows& rows) const {
     RefinePairs refine;
     refine.rows = rows;
     refine.components = mixture_.components();
@@ -184,13 +249,13 @@ SeedRows Launch::seed_rows(const HalfRows& half, const uint32_t* best) const {
 }
 
 PairSums Launch::pair_sums(
-        const FloatRows& rows,
+        const SourceRows& rows,
         const HalfRows& half,
         double* stats) const {
     PairSums sums;
     sums.components = mixture_.components();
     sums.half_rows = half;
-    sums.float_rows = rows;
+    sums.source_rows = rows;
     sums.chunk = output(rows.n);
     sums.offsets = offsets_.get();
     sums.segment_offsets = segment_offsets_.get();

@@ -27,8 +27,14 @@ class Launch {
     /// After each iteration: fewer rows may have been a passing need.
     void relax_rows();
 
+    /// Calls of so many rows will come: memory is taken once, for them.
+    void expect(int64_t n);
+    /// If memory is short: space for the least launch, before rows take it.
+    void secure();
     /// Space for launches of up to n rows; fewer rows if memory is short.
     void reserve(int64_t n);
+    /// Bytes of device memory for launches of so many rows.
+    static int64_t bytes(int64_t rows, int64_t k, int64_t d);
 
     /// Before the kernels of n rows.
     void clear(int64_t n);
@@ -44,13 +50,13 @@ class Launch {
             const HalfRows& half,
             float min_responsibility,
             bool with_tail) const;
-    EmitPairs emit_pairs(const FloatRows& rows, const SparsePosterior& pass)
+    EmitPairs emit_pairs(const SourceRows& rows, const SparsePosterior& pass)
             const;
-    RefinePairs refine_pairs(const FloatRows& rows) const;
+    RefinePairs refine_pairs(const SourceRows& rows) const;
     SeedRows seed_rows(const HalfRows& half, const uint32_t* best) const;
     /// @param half     rows to sum; x null: sum rows instead
     PairSums pair_sums(
-            const FloatRows& rows,
+            const SourceRows& rows,
             const HalfRows& half,
             double* stats) const;
 
@@ -58,7 +64,7 @@ class Launch {
     /// if list is null.
     template <class Work>
     void for_dense_batches(
-            const FloatRows& rows,
+            const SourceRows& rows,
             const uint32_t* list,
             int64_t count,
             Work&& work) const {
@@ -85,28 +91,39 @@ class Launch {
     const uint32_t* dense_list();
 
    private:
+    struct Sizes;
     void reserve_exactly(int64_t rows);
+    void release();
     int64_t dense_batch() const;
 
     DeviceContext& context_;
     const DeviceMixture& mixture_;
     int64_t rows_;
+    int64_t expected_ = 0;
     int64_t capacity_ = 0;   ///< pairs
     int64_t last_pairs_ = 0; ///< of the last launch
 
-    DeviceBuffer<Pair> pairs_;
-    DeviceBuffer<uint32_t> counts_, dense_list_;
-    DeviceBuffer<ChunkState> state_;
-    DeviceBuffer<RowSums> row_sums_;
-    DeviceBuffer<uint32_t> range_begin_, range_count_;
-    DeviceBuffer<float> range_tail_;
-    DeviceBuffer<LogitGroup> groups_;
-    DeviceBuffer<uint32_t> group_lists_;
-    DeviceBuffer<float> largest_, tail_, seeds_;
-    DeviceBuffer<uint32_t> offsets_, segment_offsets_;
-    DeviceBuffer<Segment> segments_;
-    DeviceBuffer<SortedPair> sorted_;
-    DeviceBuffer<float> partial_, logits_;
+    template <class T>
+    using Device = DeviceBuffer<T>;
+    Device<Pair> pairs_{context_.memory};
+    Device<uint32_t> counts_{context_.memory};
+    Device<uint32_t> dense_list_{context_.memory};
+    Device<ChunkState> state_{context_.memory};
+    Device<RowSums> row_sums_{context_.memory};
+    Device<uint32_t> range_begin_{context_.memory};
+    Device<uint32_t> range_count_{context_.memory};
+    Device<float> range_tail_{context_.memory};
+    Device<LogitGroup> groups_{context_.memory};
+    Device<uint32_t> group_lists_{context_.memory};
+    Device<float> largest_{context_.memory};
+    Device<float> tail_{context_.memory};
+    Device<float> seeds_{context_.memory};
+    Device<uint32_t> offsets_{context_.memory};
+    Device<uint32_t> segment_offsets_{context_.memory};
+    Device<Segment> segments_{context_.memory};
+    Device<SortedPair> sorted_{context_.memory};
+    Device<float> partial_{context_.memory};
+    Device<float> logits_{context_.memory};
     PinnedBuffer<ChunkState> host_state_;
     Event state_copied_;
 };

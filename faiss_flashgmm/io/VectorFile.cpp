@@ -141,7 +141,7 @@ Matrix<float> read_all(RowSource& source) {
     resize_or_throw(all.values, uint64_t(all.n) * all.d, "all rows");
     for (int64_t begin = 0; begin < all.n; begin += kChunk) {
         const Rows rows = source.read(begin, std::min(kChunk, all.n - begin));
-        std::copy_n(rows.x, rows.n * all.d, all.values.data() + begin * all.d);
+        to_floats(rows.x, rows.n * all.d, all.values.data() + begin * all.d);
     }
     return all;
 }

@@ -1,12 +1,15 @@
 #include "backend_conformance.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include <gtest/gtest.h>
 
 #include <faiss_flashgmm/cpu/ReferenceBackend.h>
+#include <faiss_flashgmm/utils/half.h>
 
 namespace faiss_flashgmm::conformance {
 
@@ -273,6 +276,92 @@ void expect_chunks_do_not_matter(
                     tolerance * std::abs(whole.flat()[i]))
                     << "chunk " << chunk << " entry " << i;
         }
+    }
+}
+
+std::vector<std::byte> encode(const std::vector<float>& x, RowType type) {
+    std::vector<std::byte> bytes(x.size() * size_of(type));
+    for (size_t i = 0; i < x.size(); i++) {
+        std::byte* to = bytes.data() + i * size_of(type);
+        const auto store = [&](auto value) {
+            std::memcpy(to, &value, sizeof(value));
+        };
+        switch (type) {
+            case RowType::float32:
+                store(x[i]);
+                break;
+            case RowType::float16:
+                store(float_to_half(x[i]));
+                break;
+            case RowType::bfloat16:
+                store(uint16_t(std::bit_cast<uint32_t>(x[i]) >> 16));
+                break;
+            case RowType::int8:
+                store(int8_t(x[i]));
+                break;
+            case RowType::uint8:
+                store(uint8_t(x[i]));
+                break;
+        }
+    }
+    return bytes;
+}
+
+Problem whole_numbers(uint64_t seed) {
+    Problem p = Case{"whole_numbers", 700, 30, 24, 3, 4, true}.make(seed);
+    for (float& v : p.x) {
+        v = std::clamp(std::round(60 + 10 * v), 0.0f, 127.0f);
+    }
+    for (float& v : p.mixture.means) {
+        v = 60 + 10 * v;
+    }
+    for (double& v : p.mixture.variances) {
+        v *= 100;
+    }
+    p.conditioning = Conditioning::from_mixture(p.mixture);
+    return p;
+}
+
+void expect_row_types_do_not_matter(Backend& backend, double tolerance) {
+    const Problem p = whole_numbers(19);
+    const int64_t m = 3;
+    SufficientStats expected = statistics_of(backend, p, p.n);
+    std::vector<int64_t> expected_ids(p.n * m);
+    std::vector<float> expected_scores(p.n * m);
+    backend.assign(
+            p.n,
+            p.x.data(),
+            m,
+            expected_ids.data(),
+            expected_scores.data(),
+            nullptr);
+    for (const RowType type :
+         {RowType::float16, RowType::bfloat16, RowType::int8, RowType::uint8}) {
+        SCOPED_TRACE(name_of(type));
+        const std::vector<std::byte> bytes = encode(p.x, type);
+        backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+        // From the middle of the rows, too.
+        const int64_t half = p.n / 2 + 1;
+        const RowView x(bytes.data(), type);
+        backend.accumulate(half, x, p.weights.data());
+        backend.accumulate(
+                p.n - half,
+                x.from(half * p.mixture.d),
+                p.weights.data() + half);
+        SufficientStats& actual = backend.finish();
+        actual.scalar(S::kDroppedMass) = expected.scalar(S::kDroppedMass);
+        for (size_t i = 0; i < expected.flat().size(); i++) {
+            ASSERT_NEAR(
+                    actual.flat()[i],
+                    expected.flat()[i],
+                    tolerance * (1 + std::abs(expected.flat()[i])))
+                    << "entry " << i;
+        }
+        std::vector<int64_t> ids(p.n * m, -7);
+        std::vector<float> scores(p.n * m, NAN);
+        backend.assign(p.n, x, m, ids.data(), scores.data(), nullptr);
+        EXPECT_EQ(ids, expected_ids);
+        EXPECT_EQ(scores, expected_scores);
     }
 }
 

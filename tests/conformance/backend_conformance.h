@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -77,5 +78,15 @@ void expect_chunks_do_not_matter(
         Backend& backend,
         const Case& c,
         double tolerance);
+
+/// Whole numbers from 0 to 127 stored as a type.
+std::vector<std::byte> encode(const std::vector<float>& x, RowType type);
+
+/// A problem whose rows are such numbers.
+Problem whole_numbers(uint64_t seed);
+
+/// Rows of every type give what the same numbers as floats give, within a
+/// relative tolerance (0: bit for bit).
+void expect_row_types_do_not_matter(Backend& backend, double tolerance);
 
 } // namespace faiss_flashgmm::conformance

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <faiss_flashgmm/cpu/CpuBackend.h>
+#include <faiss_flashgmm/cpu/ReferenceBackend.h>
 
 #include "backend_conformance.h"
 
@@ -29,5 +30,15 @@ INSTANTIATE_TEST_SUITE_P(
         CpuConformance,
         testing::ValuesIn(conformance::cases()),
         [](const auto& info) { return info.param.name; });
+
+TEST(CpuBackend, RowTypesDoNotMatterBitForBit) {
+    CpuBackend backend;
+    conformance::expect_row_types_do_not_matter(backend, 0);
+}
+
+TEST(ReferenceBackend, RowTypesDoNotMatterBitForBit) {
+    ReferenceBackend backend;
+    conformance::expect_row_types_do_not_matter(backend, 0);
+}
 
 } // namespace

@@ -14,12 +14,12 @@ TEST(MemoryRows, ReadsInPlace) {
     const std::vector<float> w = {7, 8, 9};
     MemoryRows rows(3, 2, x.data(), w.data());
     const Rows view = rows.read(1, 2);
-    EXPECT_EQ(view.x, x.data() + 2);
+    EXPECT_EQ(view.x.data, x.data() + 2);
     EXPECT_EQ(view.weights, w.data() + 1);
     EXPECT_EQ(view.n, 2);
     EXPECT_THROW(rows.read(2, 2), Error);
     EXPECT_THROW(rows.read(-1, 1), Error);
-    EXPECT_THROW(MemoryRows(3, 2, nullptr), Error);
+    EXPECT_THROW(MemoryRows(3, 2, RowView()), Error);
 }
 
 TEST(SampledRows, ReadsTheChosenRows) {
@@ -38,8 +38,8 @@ TEST(SampledRows, ReadsTheChosenRows) {
         const std::vector<int> expected = {0, 3, 4, 5, 9};
         for (int64_t i = 0; i < count; i++) {
             const int row = expected[5 - count + i];
-            EXPECT_EQ(rows.x[2 * i], row);
-            EXPECT_EQ(rows.x[2 * i + 1], -row);
+            EXPECT_EQ(rows.x.floats()[2 * i], row);
+            EXPECT_EQ(rows.x.floats()[2 * i + 1], -row);
             EXPECT_EQ(rows.weights[i], 100 + row);
         }
     }

@@ -6,16 +6,13 @@
 #include <string>
 #include <vector>
 
-#include <cuda_runtime_api.h>
-
 #include <faiss_flashgmm/cpu/ReferenceBackend.h>
 #include <faiss_flashgmm/em/EMSolver.h>
 #include <faiss_flashgmm/gpu/CudaBackend.h>
-#include <faiss_flashgmm/gpu/utils/Buffer.h>
-#include <faiss_flashgmm/gpu/utils/CudaError.h>
 #include <faiss_flashgmm/utils/Error.h>
 
 #include "conformance/backend_conformance.h"
+#include "device.h"
 
 namespace {
 
@@ -25,49 +22,10 @@ using conformance::Problem;
 using conformance::statistics_of;
 using S = SufficientStats;
 
-#define SKIP_WITHOUT_DEVICE()                                   \
-    if (const std::string why = CudaBackend::why_unavailable(); \
-        !why.empty()) {                                         \
-        GTEST_SKIP() << why;                                    \
-    }
-
 CudaOptions with_precision(CudaPrecision precision) {
     CudaOptions options;
     options.precision = precision;
     return options;
-}
-
-/// Largest difference of two statistics, relative to the scale of each kind.
-double difference(const SufficientStats& a, const SufficientStats& b) {
-    double worst = 0;
-    const auto compare = [&](auto x, auto y) {
-        double scale = 1e-300;
-        double error = 0;
-        for (size_t i = 0; i < x.size(); i++) {
-            scale = std::max(scale, std::abs(y[i]));
-            error = std::max(error, std::abs(x[i] - y[i]));
-        }
-        worst = std::max(worst, error / scale);
-    };
-    compare(a.counts(), b.counts());
-    compare(a.squared(), b.squared());
-    compare(a.sums(), b.sums());
-    worst = std::max(
-            worst,
-            std::abs(
-                    a.scalar(S::kLogLikelihood) / b.scalar(S::kLogLikelihood) -
-                    1));
-    return worst;
-}
-
-gpu::DeviceBuffer<float> on_device(const std::vector<float>& v) {
-    gpu::DeviceBuffer<float> buffer(v.size(), "test data");
-    FLASHGMM_CUDA(cudaMemcpy(
-            buffer.get(),
-            v.data(),
-            v.size() * sizeof(float),
-            cudaMemcpyHostToDevice));
-    return buffer;
 }
 
 class CudaConformance : public testing::TestWithParam<Case> {};
@@ -124,6 +82,23 @@ INSTANTIATE_TEST_SUITE_P(
 /// Large enough for several blocks a multiprocessor and many segments.
 const Case kLarge{"large", 70'001, 600, 96, 5, 4, true};
 
+/// The statistics of rows that are read once: later chunks are but keys.
+SufficientStats kept_statistics_of(CudaBackend& backend, const Problem& p) {
+    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+    for (int64_t begin = 0; begin < p.n; begin += 30'000) {
+        Rows rows;
+        rows.n = std::min<int64_t>(30'000, p.n - begin);
+        rows.key = {0, begin};
+        if (!backend.has_rows(rows.key)) {
+            rows.x = p.x.data() + begin * p.mixture.d;
+            rows.weights = p.weights.empty() ? nullptr : &p.weights[begin];
+        }
+        backend.add_rows(rows);
+        EXPECT_TRUE(backend.has_rows(rows.key));
+    }
+    return backend.finish();
+}
+
 TEST(CudaBackend, ManyRowTilesAgreeWithFp64) {
     SKIP_WITHOUT_DEVICE();
     const Case c{"tiles", 20'011, 300, 96, 5, 4, true};
@@ -153,6 +128,15 @@ TEST(CudaBackend, DeterministicRunsAreBitEqual) {
     EXPECT_LT(difference(statistics_of(fast, p, p.n), runs[0]), 1e-6);
 }
 
+TEST(CudaBackend, RowTypesDoNotMatter) {
+    SKIP_WITHOUT_DEVICE();
+    for (const CudaPrecision precision :
+         {CudaPrecision::fp16, CudaPrecision::fp32, CudaPrecision::reference}) {
+        CudaBackend backend(with_precision(precision));
+        conformance::expect_row_types_do_not_matter(backend, 1e-5);
+    }
+}
+
 TEST(CudaBackend, RowsMayBeOnTheDevice) {
     SKIP_WITHOUT_DEVICE();
     const Problem p = kLarge.make(4);
@@ -165,12 +149,16 @@ TEST(CudaBackend, RowsMayBeOnTheDevice) {
     backend.accumulate(p.n, x.get(), weights.get());
     EXPECT_LT(difference(backend.finish(), from_host), 1e-6);
 
-    backend.keep_rows(x.get(), p.x.size());
+    backend.begin_fit(p.n, p.mixture.k, p.mixture.d);
     for (int i = 0; i < 2; i++) {
         backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
-        backend.accumulate(p.n, x.get(), weights.get());
+        backend.add_rows({p.n, x.get(), weights.get(), {0, 0}});
         EXPECT_LT(difference(backend.finish(), from_host), 1e-6);
     }
+    EXPECT_TRUE(backend.has_rows({0, 0}));
+
+    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+    EXPECT_THROW(backend.accumulate(p.n, x.get(), p.weights.data()), Error);
 }
 
 TEST(CudaBackend, KeptRowsGiveTheSameStatistics) {
@@ -178,13 +166,15 @@ TEST(CudaBackend, KeptRowsGiveTheSameStatistics) {
     Problem p = kLarge.make(5);
     CudaBackend backend;
     const SufficientStats copied = statistics_of(backend, p, p.n);
-    backend.keep_rows(p.x.data(), p.x.size());
+    backend.begin_fit(p.n, p.mixture.k, p.mixture.d);
     for (int i = 0; i < 3; i++) {
-        EXPECT_LT(difference(statistics_of(backend, p, 30'000), copied), 1e-5);
+        EXPECT_LT(difference(kept_statistics_of(backend, p), copied), 1e-5);
     }
-    // Other units: what was kept is of no use.
+    // Other units: the fp16 form of what was kept is of no use.
     p.conditioning = Conditioning::identity(p.mixture.d);
-    const SufficientStats identity = statistics_of(backend, p, 30'000);
+    const SufficientStats identity = kept_statistics_of(backend, p);
+    backend.forget_rows(0);
+    EXPECT_FALSE(backend.has_rows({0, 0}));
     CudaBackend fresh;
     EXPECT_LT(difference(identity, statistics_of(fresh, p, 30'000)), 1e-5);
 }
@@ -196,12 +186,12 @@ TEST(CudaBackend, TinyVariancesKeepAllRows) {
     for (const int64_t d : {24, 256, 600}) {
         Problem p = Case{"tiny", 20'000, 300, d, 6, 4}.make(10);
         CudaBackend backend;
-        backend.keep_rows(p.x.data(), p.x.size());
+        backend.begin_fit(p.n, 300, d);
         for (int i = 0; i < 4; i++) {
             for (int64_t c = i; c < 300; c += 7) {
                 p.mixture.variances[c] *= 1e-3;
             }
-            const SufficientStats stats = statistics_of(backend, p, p.n);
+            const SufficientStats stats = kept_statistics_of(backend, p);
             double total = 0;
             for (const double count : stats.counts()) {
                 total += count;
@@ -292,7 +282,7 @@ TEST(CudaBackend, ReachesTheLikelihoodOfFp64) {
 
 TEST(CudaBackend, NamesAMissingDevice) {
     CudaOptions options;
-    options.device = 1000;
+    options.devices = {1000};
     try {
         CudaBackend backend(options);
         FAIL() << "no exception";

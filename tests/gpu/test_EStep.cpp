@@ -9,6 +9,7 @@
 #include <faiss_flashgmm/gpu/CudaBackend.h>
 
 #include "conformance/backend_conformance.h"
+#include "device.h"
 
 // What an iteration remembers of rows for the next one, and what it does with
 // rows that many components share.
@@ -21,16 +22,17 @@ using conformance::Problem;
 using conformance::statistics_of;
 using S = SufficientStats;
 
-#define SKIP_WITHOUT_DEVICE()                                   \
-    if (const std::string why = CudaBackend::why_unavailable(); \
-        !why.empty()) {                                         \
-        GTEST_SKIP() << why;                                    \
-    }
-
 CudaOptions with_unit(CudaMatrixUnit unit) {
     CudaOptions options;
     options.matrix_unit = unit;
     return options;
+}
+
+SufficientStats kept_statistics_of(CudaBackend& backend, const Problem& p) {
+    backend.begin(p.conditioning.to_conditioned(p.mixture), p.conditioning);
+    const float* weights = p.weights.empty() ? nullptr : p.weights.data();
+    backend.add_rows({p.n, p.x.data(), weights, {0, 0}});
+    return backend.finish();
 }
 
 /// Frobenius error of sums and squared distances, error of the counts as a
@@ -77,7 +79,7 @@ TEST_P(CudaEStep, KeptRowsRememberNothingWrong) {
     Problem fewer = Case{"fewer", 10, 70, d, 5, 4}.make(32);
     CudaBackend keeps(with_unit(unit));
     CudaBackend forgets(with_unit(unit));
-    keeps.keep_rows(p.x.data(), int64_t(p.x.size()));
+    keeps.begin_fit(p.n, p.mixture.k, d);
     std::mt19937 random(33);
     std::normal_distribution<float> normal;
     Mixture mixture = p.mixture;
@@ -96,7 +98,7 @@ TEST_P(CudaEStep, KeptRowsRememberNothingWrong) {
         if (step == 7) {
             now.mixture = fewer.mixture;
         }
-        const SufficientStats kept = statistics_of(keeps, now, p.n);
+        const SufficientStats kept = kept_statistics_of(keeps, now);
         const SufficientStats fresh = statistics_of(forgets, now, p.n);
         expect_near(kept, fresh, 1e-4, 1e-3);
         EXPECT_EQ(keeps.dense_rows(), forgets.dense_rows());
@@ -113,10 +115,10 @@ TEST_P(CudaEStep, DiffuseRowsAgreeWithFp64) {
         const Problem p = Case{"diffuse", 1500, 400, d, separation}.make(34);
         CudaBackend backend(with_unit(unit));
         ReferenceBackend reference;
-        backend.keep_rows(p.x.data(), int64_t(p.x.size()));
+        backend.begin_fit(p.n, p.mixture.k, d);
         const SufficientStats expected = statistics_of(reference, p, p.n);
         for (int i = 0; i < 3; i++) { // its first is without seeds
-            const SufficientStats actual = statistics_of(backend, p, p.n);
+            const SufficientStats actual = kept_statistics_of(backend, p);
             expect_near(actual, expected, 1e-3, 2e-3);
         }
     }

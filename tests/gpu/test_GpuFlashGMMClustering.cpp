@@ -96,7 +96,7 @@ TEST(GpuFlashGMMClustering, MissingDeviceIsAnErrorOrFallsBack) {
     const std::vector<float> x = blobs(2000);
     GpuFlashGMMClustering gpu(kDim, kComponents);
     gpu.niter = 2;
-    gpu.cuda.device = 1000;
+    gpu.cuda.devices = {0, 1000};
     faiss::IndexFlatL2 index(kDim);
     EXPECT_FALSE(GpuFlashGMMClustering::available(1000));
     EXPECT_THROW(gpu.train(2000, x.data(), index), faiss::FaissException);

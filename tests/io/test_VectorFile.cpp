@@ -71,7 +71,8 @@ TEST(VectorFile, ReadsBackWhatWasWrittenInEveryFormat) {
             const Rows rows = file.read(begin, count);
             ASSERT_EQ(rows.n, count) << name;
             ASSERT_EQ(
-                    std::vector<float>(rows.x, rows.x + count * d),
+                    std::vector<float>(
+                            rows.x.floats(), rows.x.floats() + count * d),
                     std::vector<float>(
                             x.begin() + begin * d,
                             x.begin() + (begin + count) * d))
@@ -106,8 +107,8 @@ TEST(VectorFile, ReadsRowsOfFloatsInPlace) {
         const std::string path = directory.file(name);
         write(path, 4, small_numbers(400));
         VectorFile file(path);
-        const float* const first = file.read(0, 100).x;
-        EXPECT_EQ(file.read(10, 1).x, first + 40) << name;
+        const float* const first = file.read(0, 100).x.floats();
+        EXPECT_EQ(file.read(10, 1).x.data, first + 40) << name;
     }
 }
 

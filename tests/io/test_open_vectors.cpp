@@ -93,7 +93,7 @@ TEST(Hdf5Rows, ReadsTheLayoutOfAnnBenchmarks) {
     const std::unique_ptr<RowSource> rows = open_vectors(path);
     const Rows middle = rows->read(7, 2);
     EXPECT_EQ(
-            std::vector<float>(middle.x, middle.x + 6),
+            std::vector<float>(middle.x.floats(), middle.x.floats() + 6),
             std::vector<float>(x.begin() + 21, x.begin() + 27));
     EXPECT_EQ(rows->read(20, 0).n, 0);
     EXPECT_THROW(rows->read(19, 2), Error);

@@ -39,12 +39,52 @@ __device__ float round_chunk(const float (&v)[8], __half* out) {
     return fits ? squared : INFINITY;
 }
 
+template <RowType kType>
+constexpr int64_t kBytesOf = size_of(kType);
+
+/// Eight coordinates, 8 * size_of(type) bytes aligned to as much (float32: to
+/// 16 bytes).
+template <RowType kType>
+__device__ void load_chunk(const void* x, int64_t first, float (&out)[8]) {
+    if constexpr (kType == RowType::float32) {
+        const float4* from = reinterpret_cast<const float4*>(
+                static_cast<const float*>(x) + first);
+        const float4 a = from[0];
+        const float4 b = from[1];
+        const float raw[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        for (int i = 0; i < 8; ++i) {
+            out[i] = raw[i];
+        }
+    } else if constexpr (kBytesOf<kType> == 2) {
+        const uint4 raw = *reinterpret_cast<const uint4*>(
+                static_cast<const uint16_t*>(x) + first);
+        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+        for (int i = 0; i < 8; ++i) {
+            const uint32_t bits = words[i / 2] >> 16 * (i % 2) & 0xFFFF;
+            out[i] = kType == RowType::float16
+                    ? __half2float(__ushort_as_half(uint16_t(bits)))
+                    : __uint_as_float(bits << 16);
+        }
+    } else {
+        const uint2 raw = *reinterpret_cast<const uint2*>(
+                static_cast<const uint8_t*>(x) + first);
+        const uint32_t words[2] = {raw.x, raw.y};
+        for (int i = 0; i < 8; ++i) {
+            const uint32_t bits = words[i / 4] >> 8 * (i % 4) & 0xFF;
+            out[i] = kType == RowType::int8 ? float(int8_t(bits)) : float(bits);
+        }
+    }
+}
+
+template <RowType kType>
 __global__ void __launch_bounds__(kThreads)
-        condition_rows_kernel(FloatRows rows, HalfRows out, int64_t n_padded) {
+        condition_rows_kernel(SourceRows rows, HalfRows out, int64_t n_padded) {
     const int lane = threadIdx.x % kLanes;
     const int64_t chunks = out.d_padded / HalfLayout::kChunk;
-    const bool vectors =
-            rows.d % 4 == 0 && reinterpret_cast<uintptr_t>(rows.x) % 16 == 0;
+    constexpr int64_t kBytes = kBytesOf<kType>;
+    constexpr int64_t kAligned = kBytes == 4 ? 16 : 8 * kBytes;
+    const bool vectors = rows.d * kBytes % kAligned == 0 &&
+            reinterpret_cast<uintptr_t>(rows.x) % kAligned == 0;
     const int64_t step = int64_t(gridDim.x) * (kThreads / kLanes);
     // The lanes of a warp stay together: n_padded is even.
     for (int64_t row =
@@ -56,14 +96,9 @@ __global__ void __launch_bounds__(kThreads)
             const int64_t first = c * HalfLayout::kChunk;
             float v[8] = {};
             if (row < rows.n && vectors && first + 8 <= rows.d) {
-                const float4* x = reinterpret_cast<const float4*>(
-                        rows.x + row * rows.d + first);
-                const float4 a = x[0];
-                const float4 b = x[1];
-                const float raw[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                load_chunk<kType>(rows.x, row * rows.d + first, v);
                 for (int i = 0; i < 8; ++i) {
-                    v[i] = (raw[i] - rows.shift[first + i]) *
-                            rows.inverse_scale;
+                    v[i] = (v[i] - rows.shift[first + i]) * rows.inverse_scale;
                 }
             } else if (row < rows.n) {
                 for (int i = 0; i < 8; ++i) {
@@ -130,15 +165,23 @@ __global__ void __launch_bounds__(kThreads) condition_means_kernel(
 } // namespace
 
 void condition_rows(
-        const FloatRows& rows,
+        const SourceRows& rows,
         const HalfRows& out,
         cudaStream_t stream) {
     const int64_t n_padded = HalfRows::padded_rows(rows.n);
     constexpr int64_t kRowsOfBlock = kThreads / kLanes;
     const int64_t blocks = std::min<int64_t>(
             (n_padded + kRowsOfBlock - 1) / kRowsOfBlock, 1 << 20);
-    condition_rows_kernel<<<unsigned(blocks), kThreads, 0, stream>>>(
-            rows, out, n_padded);
+    const auto kernel = rows.type == RowType::float32
+            ? condition_rows_kernel<RowType::float32>
+            : rows.type == RowType::float16
+            ? condition_rows_kernel<RowType::float16>
+            : rows.type == RowType::bfloat16
+            ? condition_rows_kernel<RowType::bfloat16>
+            : rows.type == RowType::int8
+            ? condition_rows_kernel<RowType::int8>
+            : condition_rows_kernel<RowType::uint8>;
+    kernel<<<unsigned(blocks), kThreads, 0, stream>>>(rows, out, n_padded);
     FLASHGMM_CUDA_LAUNCHED("condition_rows");
 }
 

@@ -8,7 +8,7 @@ namespace faiss_flashgmm::gpu {
 
 /// Rounds conditioned rows to fp16 and lays them out in tiles.
 void condition_rows(
-        const FloatRows& rows,
+        const SourceRows& rows,
         const HalfRows& out,
         cudaStream_t stream);
 

@@ -10,7 +10,7 @@ namespace faiss_flashgmm::gpu {
  * and d. The floor of correctness that the fast kernels are tested against.
  */
 struct DensePosterior {
-    FloatRows rows;
+    SourceRows rows;
     Components components;
     /// The rows to work on, or null: rows first, first + 1, ...
     const uint32_t* list = nullptr;

@@ -241,7 +241,7 @@ __device__ __forceinline__ void for_half_rows(
 
 /// The same for the rows as they came.
 template <int kLanes, class Visit>
-__device__ __forceinline__ void for_float_rows(
+__device__ __forceinline__ void for_source_rows(
         const PairSums& p,
         const Segment& segment,
         int64_t c,
@@ -257,7 +257,7 @@ __device__ __forceinline__ void for_float_rows(
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 const int64_t j = c * HalfLayout::kChunk + i;
-                x[i] = j < p.components.d ? p.float_rows.value(row, j) : 0.0f;
+                x[i] = j < p.components.d ? p.source_rows.value(row, j) : 0.0f;
             }
             visit(x, __shfl_sync(0xFFFFFFFF, own.value, from));
         }
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 4) sum_kernel(PairSums p) {
         if constexpr (kHalf) {
             for_half_rows<kLanes>(p, segment, c, rings[threadIdx.x / 32], add);
         } else {
-            for_float_rows<kLanes>(p, segment, c, add);
+            for_source_rows<kLanes>(p, segment, c, add);
         }
         squared = active ? squared : 0.0f;
 #pragma unroll

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <faiss_flashgmm/gpu/kernels/Params.h>
+#include <faiss_flashgmm/gpu/utils/Buffer.h>
 
 namespace faiss_flashgmm::gpu {
 
@@ -29,8 +30,8 @@ struct PairSums {
     static constexpr uint32_t kSpare = 32;
 
     Components components;
-    HalfRows half_rows; ///< x null: float_rows instead
-    FloatRows float_rows;
+    HalfRows half_rows; ///< x null: source_rows instead
+    SourceRows source_rows;
     ChunkOutput chunk;
     int row_sum_blocks = 0;     ///< blocks that wrote chunk.row_sums
     int64_t expected_pairs = 0; ///< about; decides the size of the grid
@@ -60,11 +61,25 @@ struct PairSums {
     void sum(cudaStream_t stream) const;
 };
 
+/// What sort_pairs() works in: 24 bytes a pair, and a little.
+struct SortScratch {
+    explicit SortScratch(DeviceMemory& device)
+            : keys(device), values(device), memory(device) {}
+
+    DeviceBuffer<uint64_t> keys;
+    DeviceBuffer<float> values;
+    DeviceBuffer<char> memory;
+};
+
 /** Sorts by bucket, then row: the order, and so every sum, is the same in
  * each run.
  *
  * @param count     number of pairs, at most the capacity
  */
-void sort_pairs(const PairSums& sums, int64_t count, cudaStream_t stream);
+void sort_pairs(
+        const PairSums& sums,
+        int64_t count,
+        SortScratch& scratch,
+        cudaStream_t stream);
 
 } // namespace faiss_flashgmm::gpu

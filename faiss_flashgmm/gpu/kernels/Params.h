@@ -4,34 +4,55 @@
 
 #include <cuda_fp16.h>
 
+#include <faiss_flashgmm/em/Rows.h>
+
 // What the kernels work on. All pointers are to device memory. Logits are log2
 // of weight times density, in conditioned units.
 
 namespace faiss_flashgmm::gpu {
 
 /// Rows as they came, in the user's units.
-struct FloatRows {
+struct SourceRows {
     int64_t n = 0;
     int64_t d = 0;
-    const float* x = nullptr;       ///< size n * d
+    const void* x = nullptr; ///< n * d coordinates
+    RowType type = RowType::float32;
     const float* weights = nullptr; ///< size n, or null: all 1
     const float* shift = nullptr;   ///< size d
     float inverse_scale = 1;        ///< a power of two
 
-    FloatRows slice(int64_t begin, int64_t count) const {
-        FloatRows rows = *this;
+    SourceRows slice(int64_t begin, int64_t count) const {
+        SourceRows rows = *this;
         rows.n = count;
-        rows.x += begin * d;
+        rows.x = RowView(x, type).from(begin * d).data;
         rows.weights = weights ? weights + begin : nullptr;
         return rows;
     }
+#ifdef __CUDACC__
     __device__ float weight(int64_t row) const {
         return weights ? weights[row] : 1.0f;
     }
+    /// As it came.
+    __device__ float raw(int64_t i) const {
+        switch (type) {
+            case RowType::float32:
+                return static_cast<const float*>(x)[i];
+            case RowType::float16:
+                return __half2float(static_cast<const __half*>(x)[i]);
+            case RowType::bfloat16:
+                return __uint_as_float(
+                        uint32_t(static_cast<const uint16_t*>(x)[i]) << 16);
+            case RowType::int8:
+                return static_cast<const int8_t*>(x)[i];
+            default:
+                return static_cast<const uint8_t*>(x)[i];
+        }
+    }
     /// In conditioned units.
     __device__ float value(int64_t row, int64_t j) const {
-        return (x[row * d + j] - shift[j]) * inverse_scale;
+        return (raw(row * d + j) - shift[j]) * inverse_scale;
     }
+#endif
 };
 
 /** How conditioned fp16 rows lie in memory: as the matrix unit wants them.

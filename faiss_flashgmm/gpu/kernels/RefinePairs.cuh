@@ -11,7 +11,7 @@ namespace faiss_flashgmm::gpu {
  * left out, depends on fp16.
  */
 struct RefinePairs {
-    FloatRows rows;
+    SourceRows rows;
     Components components;
     RowRanges ranges;
     ChunkOutput out; ///< pairs' values and row_sums are written

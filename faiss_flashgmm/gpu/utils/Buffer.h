@@ -4,34 +4,36 @@
 #include <cstdint>
 #include <utility>
 
+#include <faiss_flashgmm/gpu/utils/DeviceMemory.h>
+
 namespace faiss_flashgmm::gpu {
 
-namespace detail {
-void* allocate_device(size_t bytes, const char* what);
-void free_device(void* data) noexcept;
-void* allocate_pinned(size_t bytes, const char* what);
-void free_pinned(void* data) noexcept;
-} // namespace detail
+/// Page-locked host memory, which copies at full speed and asynchronously.
+class PinnedMemory {
+   public:
+    void* allocate(size_t bytes, const char* what);
+    void free(void* data, size_t bytes) noexcept;
+};
 
 /** Memory that only grows, owned; T is trivially copyable.
  *
  * A failing allocation throws OutOfMemory with the bytes asked for and free,
  * and leaves the buffer empty.
  */
-template <class T, auto kAllocate, auto kFree>
+template <class T, class Memory>
 class Buffer {
    public:
-    Buffer() = default;
-    Buffer(size_t size, const char* what) {
-        reserve(size, what);
-    }
+    /// @param memory   must outlive the buffer
+    explicit Buffer(Memory& memory) : memory_(&memory) {}
     ~Buffer() {
         reset();
     }
     Buffer(Buffer&& other) noexcept
-            : data_(std::exchange(other.data_, nullptr)),
+            : memory_(other.memory_),
+              data_(std::exchange(other.data_, nullptr)),
               size_(std::exchange(other.size_, 0)) {}
     Buffer& operator=(Buffer&& other) noexcept {
+        std::swap(memory_, other.memory_);
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         return *this;
@@ -41,13 +43,13 @@ class Buffer {
     void reserve(size_t size, const char* what) {
         if (size > size_) {
             reset();
-            data_ = static_cast<T*>(kAllocate(size * sizeof(T), what));
+            data_ = static_cast<T*>(memory_->allocate(size * sizeof(T), what));
             size_ = size;
         }
     }
     void reset() noexcept {
         if (data_ != nullptr) {
-            kFree(data_);
+            memory_->free(data_, bytes());
         }
         data_ = nullptr;
         size_ = 0;
@@ -64,17 +66,26 @@ class Buffer {
     }
 
    private:
+    Memory* memory_;
     T* data_ = nullptr;
     size_t size_ = 0;
 };
 
 /// Memory of the current device.
 template <class T>
-using DeviceBuffer = Buffer<T, detail::allocate_device, detail::free_device>;
+using DeviceBuffer = Buffer<T, DeviceMemory>;
 
-/// Page-locked host memory, which copies at full speed and asynchronously.
 template <class T>
-using PinnedBuffer = Buffer<T, detail::allocate_pinned, detail::free_pinned>;
+class PinnedBuffer : public Buffer<T, PinnedMemory> {
+   public:
+    PinnedBuffer() : Buffer<T, PinnedMemory>(memory()) {}
+
+   private:
+    static PinnedMemory& memory() {
+        static PinnedMemory all;
+        return all;
+    }
+};
 
 /// Page-locks memory that others own, which must stay where it is. If the
 /// system does not allow it, copies are slower and nothing else changes.

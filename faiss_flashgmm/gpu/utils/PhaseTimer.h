@@ -1,7 +1,7 @@
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <cstddef>
+#include <deque>
 
 #include <faiss_flashgmm/gpu/utils/Device.h>
 
@@ -20,35 +20,43 @@ class PhaseTimer {
             work();
             return;
         }
-        auto span = std::make_unique<Span>(phase);
-        span->begin.record(stream);
+        if (used_ == spans_.size()) {
+            spans_.emplace_back();
+        }
+        Span& span = spans_[used_++];
+        span.phase = phase;
+        span.begin.record(stream);
         work();
-        span->end.record(stream);
-        spans_.push_back(std::move(span));
+        span.end.record(stream);
     }
+    /// Forgets what was timed since collect().
     void clear() {
-        times = {};
-        spans_.clear();
+        used_ = 0;
     }
     /// After the streams are done.
     void collect() {
-        for (const auto& span : spans_) {
-            times.*(span->phase) += milliseconds(span->begin, span->end);
+        times_ = {};
+        for (size_t i = 0; i < used_; ++i) {
+            const Span& span = spans_[i];
+            times_.*(span.phase) += milliseconds(span.begin, span.end);
         }
-        spans_.clear();
+        used_ = 0;
     }
-
-    Times times;
+    /// What the last collect() found.
+    const Times& times() const {
+        return times_;
+    }
 
    private:
     struct Span {
-        explicit Span(double Times::*phase) : phase(phase) {}
-        double Times::*phase;
+        double Times::*phase = nullptr;
         Event begin{Event::Timing::on};
         Event end{Event::Timing::on};
     };
     bool on_;
-    std::vector<std::unique_ptr<Span>> spans_;
+    std::deque<Span> spans_;
+    size_t used_ = 0;
+    Times times_;
 };
 
 } // namespace faiss_flashgmm::gpu
