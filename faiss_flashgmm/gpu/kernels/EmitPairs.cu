@@ -135,7 +135,7 @@ class GroupsOfRow {
 struct Shared {
     /// What a thread remembers of its pairs, so that it need not read all
     /// logits again.
-    static constexpr uint32_t kPairs = 4;
+    static constexpr uint32_t kPairs = 8;
     uint32_t component[kPairs][kThreads];
     float logit[kPairs][kThreads];
 
@@ -183,7 +183,8 @@ take_list(const EmitPairs& p, uint32_t pairs, Shared& shared, bool& fits) {
     return shared.begin + before;
 }
 
-/// Puts up to kCount pairs where they belong, each at its rank in the bucket.
+/// Puts up to kCount pairs, and no more than count, where they belong: each at
+/// its rank in the bucket.
 template <int kCount, class PairOf>
 __device__ __forceinline__ void place_pairs(
         const ChunkOutput& out,
@@ -337,23 +338,32 @@ __device__ void emit_rows(
                 p.out.list_pair(to++, component, uint32_t(i), value_of(logit));
             });
         }
-    } else if (pairs <= Shared::kPairs) {
-        place_pairs<Shared::kPairs>(
-                p.out,
-                uint32_t(i),
-                pairs,
-                [&](int e, uint32_t& component, float& value) {
-                    component = shared.component[e][threadIdx.x];
-                    value = value_of(shared.logit[e][threadIdx.x]);
-                });
     } else {
-        groups.for_own_above(bar, [&](float logit, uint32_t component) {
-            const auto only = [&](int, uint32_t& c, float& value) {
-                c = component;
-                value = value_of(logit);
-            };
-            place_pairs<1>(p.out, uint32_t(i), 1, only);
-        });
+        constexpr uint32_t kAtOnce = 4;
+        const auto place_remembered = [&](uint32_t count) {
+            for (uint32_t e = 0; e < count; e += kAtOnce) {
+                const auto pair_of =
+                        [&](int t, uint32_t& component, float& value) {
+                            component = shared.component[e + t][threadIdx.x];
+                            value = value_of(shared.logit[e + t][threadIdx.x]);
+                        };
+                place_pairs<kAtOnce>(p.out, uint32_t(i), count - e, pair_of);
+            }
+        };
+        if (pairs <= Shared::kPairs) {
+            place_remembered(pairs);
+        } else { // again, as many at a time as can be remembered
+            uint32_t count = 0;
+            groups.for_own_above(bar, [&](float logit, uint32_t component) {
+                shared.component[count][threadIdx.x] = component;
+                shared.logit[count][threadIdx.x] = logit;
+                if (++count == Shared::kPairs) {
+                    place_remembered(count);
+                    count = 0;
+                }
+            });
+            place_remembered(count);
+        }
     }
 
     pairs += __shfl_xor_sync(0xFFFFFFFF, pairs, 1);
@@ -423,8 +433,6 @@ __global__ void __launch_bounds__(kThreads, 7) emit_kernel(EmitPairs p) {
 static_assert(kThreads / 4 == 32); // a warp adds the sums
 
 constexpr int kSeedLanes = 8; // that share a row
-/// A bound from the row's distance may be so many bits too low.
-constexpr float kSeedLoss = 2;
 /// What conversions and the like may cost.
 constexpr float kSeedMargin = 0.125f;
 
@@ -435,7 +443,7 @@ __device__ float product_error(const SeedRows& p) {
 }
 
 /// From the distance that the row had and how far the mean has moved; if that
-/// loses more than kSeedLoss bits, NaN.
+/// loses more than p.most_loss bits, NaN.
 __device__ float seed_by_distance(
         const SeedRows& p,
         int64_t row,
@@ -452,7 +460,7 @@ __device__ float seed_by_distance(
     const float seed = fmaf(c.x, move.y - farthest * farthest - error, c.y) -
             product_error(p) * fabsf(c.y) - kSeedMargin;
     const float loss = c.x * (farthest * farthest - distance);
-    return loss < kSeedLoss ? seed : NAN;
+    return loss < p.most_loss ? seed : NAN;
 }
 
 /// From the row itself, which kSeedLanes lanes share.

@@ -49,7 +49,9 @@ struct SeedRows {
     /// From the means before the present ones, or null.
     const float* distances = nullptr;
     const float2* moves = nullptr; ///< see condition_means; if distances
-    float* seeds = nullptr;        ///< size HalfRows::padded_rows(rows.n)
+    /// A bound from the distance may be so many bits too low.
+    float most_loss = 8;
+    float* seeds = nullptr; ///< size HalfRows::padded_rows(rows.n)
 
     void launch(cudaStream_t stream) const;
 };

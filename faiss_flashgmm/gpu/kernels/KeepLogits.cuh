@@ -66,14 +66,15 @@ __device__ __forceinline__ void raise_threshold(
  *
  * @tparam kColumns of which the thread has 2 (quad lane) + 8 j + i, of two rows
  * @param c         products, that of row h at 4 j + 2 h + i
- * @param constants of the columns' components, in pairs
+ * @param constants constants(j): of the components of columns 8 j + 2 (quad
+ *                  lane) and the next, precision and y of each
  * @param next      where each row's next group goes; moves on past `end`, but
  *                  nothing is written there
  */
-template <Keep kKeep, int kColumns>
+template <Keep kKeep, int kColumns, class Constants>
 __device__ __forceinline__ void fold_tile(
         float* c,
-        const float4* constants,
+        Constants&& constants,
         uint32_t first_component,
         RowState* row,
         const KeepOptions& keep,
@@ -83,36 +84,36 @@ __device__ __forceinline__ void fold_tile(
     constexpr int kGroups = kColumns / 32;
     const int quad_lane = threadIdx.x % 4;
     float group_max[2][kGroups];
-    float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-        group_max[0][g] = group_max[1][g] = -INFINITY;
 #pragma unroll
         for (int j = 4 * g; j < 4 * g + 4; ++j) {
-            // precision, y of this thread's two columns
-            const float4 q = constants[4 * j + quad_lane];
+            const float4 q = constants(j);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 float& a = c[4 * j + 2 * h];
                 float& b = c[4 * j + 2 * h + 1];
                 a = fmaf(q.x, fmaf(2.0f, a, -row[h].squared), q.y);
                 b = fmaf(q.z, fmaf(2.0f, b, -row[h].squared), q.w);
-                group_max[h][g] = fmaxf(group_max[h][g], fmaxf(a, b));
+                const float larger = fmaxf(a, b);
+                group_max[h][g] =
+                        j == 4 * g ? larger : fmaxf(group_max[h][g], larger);
             }
         }
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+        float largest = group_max[h][0];
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const float v = group_max[h][g];
-            largest[h] = fmaxf(largest[h], v);
+            largest = fmaxf(largest, v);
             if constexpr (kKeep == Keep::top) {
                 row[h].top[1] = fmaxf(row[h].top[1], fminf(row[h].top[0], v));
                 row[h].top[0] = fmaxf(row[h].top[0], v);
             }
         }
-        raise_threshold<kKeep>(row[h], largest[h], keep);
+        raise_threshold<kKeep>(row[h], largest, keep);
     }
 
     // Whole groups, and no branches: testing single logits takes so much code
@@ -126,8 +127,10 @@ __device__ __forceinline__ void fold_tile(
             ptx::store_if(
                     matters && next[h] < end[h],
                     groups + next[h],
-                    {l[0], l[1], l[4], l[5]},
-                    {l[8], l[9], l[12], l[13]},
+                    {l[0], l[1]},
+                    {l[4], l[5]},
+                    {l[8], l[9]},
+                    {l[12], l[13]},
                     first_component + 32 * g + 2 * quad_lane);
             next[h] += matters;
             if constexpr (kKeep == Keep::tail) {

@@ -182,12 +182,13 @@ __global__ void __launch_bounds__(kThreads, kMmaShape.blocks)
             }
             const int64_t first_component =
                     tile * kColumns + column_part * kWarpColumns;
+            const float4* pairs = reinterpret_cast<const float4*>(
+                    p.components.constants + first_component);
 #pragma unroll
             for (int f = 0; f < kFragments; ++f) {
                 fold_tile<kKeep, kWarpColumns>(
                         c[f],
-                        reinterpret_cast<const float4*>(
-                                p.components.constants + first_component),
+                        [&](int j) { return pairs[4 * j + lane % 4]; },
                         uint32_t(first_component),
                         row + 2 * f,
                         keep,

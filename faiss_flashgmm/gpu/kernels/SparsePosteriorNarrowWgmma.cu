@@ -241,10 +241,11 @@ __device__ void consume(
             if (lane == 0) {
                 ptx::barrier_arrive(&shared.stage_empty[stage.slot]);
             }
+            const float4* pairs = reinterpret_cast<const float4*>(
+                    shared.constants[constants.slot]);
             fold_tile<kKeep, kColumns>(
                     c,
-                    reinterpret_cast<const float4*>(
-                            shared.constants[constants.slot]),
+                    [&](int j) { return pairs[4 * j + lane % 4]; },
                     uint32_t(t * kColumns),
                     row,
                     args.keep,

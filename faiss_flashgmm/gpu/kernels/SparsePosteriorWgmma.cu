@@ -366,11 +366,12 @@ __device__ void consume(
             if (lane == 0 && t == tiles - 1) {
                 ptx::barrier_arrive(&barriers.rows_empty[rows.slot]);
             }
+            const float4* pairs = reinterpret_cast<const float4*>(
+                    shared.constants + constants.slot * kColumns +
+                    column_part * kOwnColumns);
             fold_tile<kKeep, kOwnColumns>(
                     c,
-                    reinterpret_cast<const float4*>(
-                            shared.constants + constants.slot * kColumns +
-                            column_part * kOwnColumns),
+                    [&](int j) { return pairs[4 * j + lane % 4]; },
                     uint32_t(t * kColumns + column_part * kOwnColumns),
                     row,
                     args.keep,

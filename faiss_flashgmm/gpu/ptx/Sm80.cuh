@@ -18,30 +18,35 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
-/// Stores eight numbers side by side, and one behind them, without a branch.
+/// Stores four pairs side by side, and a number behind them, without a branch.
+/// Wider stores would take moves to bring their registers together.
 __device__ __forceinline__ void store_if(
         bool condition,
         void* to,
-        float4 a,
-        float4 b,
+        float2 a,
+        float2 b,
+        float2 c,
+        float2 d,
         uint32_t number) {
     asm volatile(
             "{\n"
             ".reg .pred p;\n"
             "setp.ne.u32 p, %0, 0;\n"
-            "@p st.global.v4.f32 [%1], {%2, %3, %4, %5};\n"
-            "@p st.global.v4.f32 [%1 + 16], {%6, %7, %8, %9};\n"
+            "@p st.global.v2.f32 [%1], {%2, %3};\n"
+            "@p st.global.v2.f32 [%1 + 8], {%4, %5};\n"
+            "@p st.global.v2.f32 [%1 + 16], {%6, %7};\n"
+            "@p st.global.v2.f32 [%1 + 24], {%8, %9};\n"
             "@p st.global.u32 [%1 + 32], %10;\n"
             "}\n" ::"r"(uint32_t(condition)),
             "l"(to),
             "f"(a.x),
             "f"(a.y),
-            "f"(a.z),
-            "f"(a.w),
             "f"(b.x),
             "f"(b.y),
-            "f"(b.z),
-            "f"(b.w),
+            "f"(c.x),
+            "f"(c.y),
+            "f"(d.x),
+            "f"(d.y),
             "r"(number)
             : "memory");
 }
