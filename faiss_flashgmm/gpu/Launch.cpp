@@ -21,7 +21,7 @@ constexpr int64_t kLeastGroups = 64; ///< of a thread in any launch
 /// With a larger share of dense rows a launch starts over with fewer rows, as
 /// long as it has more than these.
 constexpr int64_t kDenseShare = 32;
-constexpr int64_t kRoomyRows = 1 << 15;
+constexpr int64_t kRoomyRows = 1 << 10;
 /// Logits of the dense way that exist at once.
 constexpr int64_t kDenseLogits = 1 << 22;
 
@@ -78,7 +78,7 @@ struct Launch::Sizes {
     Sizes(MatrixUnit unit, int64_t rows, int64_t k, int64_t d)
             : pairs(std::max(
                       {rows * std::min(kPairsOfRow, k), kLeastPairs, k})),
-              buckets(std::max(k, Buckets::kMost)) {
+              buckets(Buckets::most(rows, k, 2 * HalfLayout::padded(d))) {
         pairs = std::min<int64_t>(pairs, 0xFFFFFFF0);
         sorted = pairs +
                 std::min(rows * std::min(kRoomOfRow, k), 0xFFFFFFF0 - pairs);

@@ -124,6 +124,21 @@ TEST_P(CudaEStep, DiffuseRowsAgreeWithFp64) {
     }
 }
 
+/// Thousands of components for each row.
+TEST_P(CudaEStep, CrowdedRowsStayOnTheTensorCores) {
+    SKIP_WITHOUT_DEVICE();
+    const auto [unit, d] = GetParam();
+    const Problem p = Case{"crowded", 1500, 3000, d, 0.2}.make(35);
+    CudaBackend backend(with_unit(unit));
+    ReferenceBackend reference;
+    expect_near(
+            statistics_of(backend, p, p.n),
+            statistics_of(reference, p, p.n),
+            1e-3,
+            2e-3);
+    EXPECT_EQ(backend.dense_rows(), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(
         Units,
         CudaEStep,

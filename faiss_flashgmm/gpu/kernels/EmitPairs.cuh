@@ -13,8 +13,8 @@ namespace faiss_flashgmm::gpu {
  * of dense rows and counts in nothing else.
  */
 struct EmitPairs {
-    /// A row with more groups is dense, so that 128 rows always fit.
-    static constexpr int64_t kMostGroups = 128;
+    /// A row with more groups is dense, so that few rows always fit.
+    static constexpr int64_t kMostGroups = 512;
 
     int64_t n = 0;
     const float* weights = nullptr; ///< of the rows, or null

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include <cuda_fp16.h>
@@ -171,20 +172,30 @@ struct Buckets {
     uint32_t count = 0;      ///< k times the stretches
 
     static Buckets of(int64_t n, int64_t k, int64_t row_bytes) {
-        constexpr int64_t kStretchBytes = 32 << 20;
         Buckets buckets;
         buckets.k = uint32_t(k);
-        buckets.row_shift = 10;
+        buckets.row_shift = least_shift(row_bytes);
         const auto stretches = [&] {
             return ((n - 1) >> buckets.row_shift) + 1;
         };
-        while (stretches() > 1 &&
-               ((row_bytes << buckets.row_shift) < kStretchBytes ||
-                stretches() * k > kMost)) {
+        while (stretches() > 1 && stretches() * k > kMost) {
             ++buckets.row_shift;
         }
         buckets.count = uint32_t(stretches() * k);
         return buckets;
+    }
+    /// No launch of up to n rows has more.
+    static int64_t most(int64_t n, int64_t k, int64_t row_bytes) {
+        const int64_t stretches = ((n - 1) >> least_shift(row_bytes)) + 1;
+        return std::min(std::max(k, kMost), stretches * k);
+    }
+    static uint32_t least_shift(int64_t row_bytes) {
+        constexpr int64_t kStretchBytes = 32 << 20;
+        uint32_t shift = 10;
+        while (shift < 31 && (row_bytes << shift) < kStretchBytes) {
+            ++shift;
+        }
+        return shift;
     }
     bool operator==(const Buckets&) const = default;
 
