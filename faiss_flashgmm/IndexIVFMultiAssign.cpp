@@ -723,7 +723,11 @@ void IndexIVFMultiAssign<Base>::merge_from(
     auto& other = static_cast<IndexIVFMultiAssign&>(otherIndex); // so checked
     std::vector<idx_t> other_ids = sorted_ids(other);
     shift_ids(other_ids, add_id);
-    check_disjoint(sorted_ids(*this), other_ids);
+    // Where every vector is in one list, an id may stand for several, as in
+    // stock FAISS.
+    if (n_copies_ > 0 || other.n_copies_ > 0 || assigner.max_lists() > 1) {
+        check_disjoint(sorted_ids(*this), other_ids);
+    }
 
     if constexpr (kFastScan) {
         copy_entries(other, *this, faiss::IDSelectorAll(), add_id);

@@ -192,7 +192,8 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
 
     void reset() override;
 
-    /// Throws if both indexes (after add_id) hold the same id.
+    /// Throws if both indexes (after add_id) hold the same id, unless all
+    /// vectors are in one list and the policy is `single`.
     void merge_from(faiss::Index& otherIndex, idx_t add_id = 0) override;
 
     /** Copies the vectors with ids in [a1, a2) (subset type 0) or

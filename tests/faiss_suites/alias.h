@@ -32,13 +32,8 @@
 // Where the tests look for them.
 namespace faiss {
 
-#ifdef FAISS_SUITES_STOCK_CLASSES
-using SuitesFlat = IndexIVFFlat;
-using SuitesPQ = IndexIVFPQ;
-#else
 using SuitesFlat = faiss_suites::Swapped<IndexIVFFlat>;
 using SuitesPQ = faiss_suites::Swapped<IndexIVFPQ>;
-#endif
 
 template <class... Args>
 Index* suites_index_factory(Args... args) {

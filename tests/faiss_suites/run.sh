@@ -42,8 +42,9 @@ report() {
 }
 
 run_program() {
-    local suite=$1 mode=$2 log=$logs/$1.$2.log status=0
-    FAISS_SUITES_MODE=$mode timeout 900 "$suites_dir/suite_$suite" \
+    local suite=$1 mode=$2 log=$logs/$1.$2.log status=0 kind=suite
+    [[ $mode == stock ]] && kind=stock
+    FAISS_SUITES_MODE=$mode timeout 900 "$suites_dir/${kind}_$suite" \
         >"$log" 2>&1 || status=$?
     local ran failed
     ran=$(grep -c '^\[ RUN' "$log" || true)

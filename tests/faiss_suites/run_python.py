@@ -37,8 +37,7 @@ def load(path):
 
 def swapper(plugin):
     """A function from a Python object to one whose index is swapped."""
-    holder = faiss.IndexPreTransform()
-    holder.own_fields = False
+    holder = faiss.IndexPreTransform(faiss.IndexFlatL2(1))
 
     def swap(index):
         if index is None or not isinstance(index, faiss.Index):
