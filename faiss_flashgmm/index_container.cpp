@@ -303,7 +303,7 @@ std::unique_ptr<faiss::Index> read_stream(
     const auto size = uint64_t(number(container, "stream_bytes"));
     struct stat status;
     auto* file = dynamic_cast<faiss::FileIOReader*>(&reader);
-    if (file && fstat(file->FAISS_FLASHGMM_FILE_DESCRIPTOR(), &status) == 0 &&
+    if (file && fstat(fileno(file->f), &status) == 0 &&
         S_ISREG(status.st_mode)) {
         return read_file_stream(
                 container, size, status.st_size, *file, io_flags);

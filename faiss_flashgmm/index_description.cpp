@@ -23,8 +23,11 @@
 #include <faiss_flashgmm/factory_options.h>
 #include <faiss_flashgmm/index_factory.h>
 
-#if FAISS_FLASHGMM_AT_LEAST(1, 11, 0)
+#if FAISS_FLASHGMM_HAS_RABITQ
 #include <faiss/IndexIVFRaBitQ.h>
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+#include <faiss/IndexIVFRaBitQFastScan.h>
 #endif
 
 namespace faiss_flashgmm {
@@ -92,6 +95,22 @@ std::string describe_pq(const faiss::ProductQuantizer& pq, bool polysemous) {
             (polysemous ? "" : "np");
 }
 
+/// The size of FastScan's blocks, if it is not the default.
+std::string blocks_of(int size) {
+    return size == 32 ? "" : "_" + number(size);
+}
+
+#if FAISS_FLASHGMM_HAS_RABITQ
+std::string rabitq_bits([[maybe_unused]] const faiss::RaBitQuantizer& rabitq) {
+#if FAISS_FLASHGMM_AT_LEAST(1, 14, 0)
+    if (rabitq.nb_bits != 1) {
+        return number(rabitq.nb_bits);
+    }
+#endif
+    return "";
+}
+#endif
+
 /// The part after the coarse quantizer.
 std::string describe_codec(const faiss::IndexIVF& ivf) {
     if (auto* pqr = dynamic_cast<const faiss::IndexIVFPQR*>(&ivf)) {
@@ -111,11 +130,16 @@ std::string describe_codec(const faiss::IndexIVF& ivf) {
     }
     if (auto* fs = dynamic_cast<const faiss::IndexIVFPQFastScan*>(&ivf)) {
         return "PQ" + number(fs->pq.M) + "x4fs" + (fs->by_residual ? "r" : "") +
-                (fs->bbs == 32 ? "" : "_" + number(fs->bbs));
+                blocks_of(fs->bbs);
     }
-#if FAISS_FLASHGMM_AT_LEAST(1, 11, 0)
-    if (dynamic_cast<const faiss::IndexIVFRaBitQ*>(&ivf)) {
-        return "RaBitQ";
+#if FAISS_FLASHGMM_HAS_RABITQ
+    if (auto* rabitq = dynamic_cast<const faiss::IndexIVFRaBitQ*>(&ivf)) {
+        return "RaBitQ" + rabitq_bits(rabitq->rabitq);
+    }
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+    if (auto* fs = dynamic_cast<const faiss::IndexIVFRaBitQFastScan*>(&ivf)) {
+        return "RaBitQfs" + rabitq_bits(fs->rabitq) + blocks_of(fs->bbs);
     }
 #endif
     no_name_for(typeid(ivf));

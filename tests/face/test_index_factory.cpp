@@ -73,21 +73,27 @@ TEST(IndexFactory, WithoutThemItIsThatOfFaiss) {
 }
 
 TEST(IndexFactory, DescriptionsComeBack) {
-    for (const char* description :
-         {"IVF32_GMM,Flat",
-          "IVF32_GMM,Flat,MA(nearest)",
-          "IVF32,Flat,MA",
-          "IVF32,PQ4x4,MA(single)",
-          "IVF32_GMM(per_component,free),PQ4x6np,MA(tau=0.125)",
-          "IVF32_HNSW16_GMM,Flat,MA(nearest,distance_ratio=1.1)",
-          "IVF32(IVF4_GMM,Flat,MA(nearest))_GMM,Flat",
-          "PCAWR8,IVF32_GMM,Flat,MA",
-          "OPQ4_8,IVF32_GMM,PQ4x8,MA(nearest)",
-          "L2norm,IVF32_GMM,Flat,MA",
-          "IDMap2,IVF32_GMM,Flat,MA",
-          "IDMap,IVF32,Flat,MA(nearest)",
-          "IVF32_GMM,PQ4x8,MA(nearest),RFlat",
-          "IVF32_GMM,PQ4x8,MA,Refine(SQ8)"}) {
+    for (const char* description : {
+             "IVF32_GMM,Flat", "IVF32_GMM,Flat,MA(nearest)", "IVF32,Flat,MA",
+                     "IVF32,PQ4x4,MA(single)",
+                     "IVF32_GMM(per_component,free),PQ4x6np,MA(tau=0.125)",
+                     "IVF32_HNSW16_GMM,Flat,MA(nearest,distance_ratio=1.1)",
+                     "IVF32(IVF4_GMM,Flat,MA(nearest))_GMM,Flat",
+                     "PCAWR8,IVF32_GMM,Flat,MA",
+                     "OPQ4_8,IVF32_GMM,PQ4x8,MA(nearest)",
+                     "L2norm,IVF32_GMM,Flat,MA", "IDMap2,IVF32_GMM,Flat,MA",
+                     "IDMap,IVF32,Flat,MA(nearest)",
+                     "IVF32_GMM,PQ4x8,MA(nearest),RFlat",
+                     "IVF32_GMM,PQ4x4fs,MA(nearest)",
+                     "IVF32_GMM,PQ4x4fsr_64,MA", "IVF32,SQ6,MA(nearest)",
+#if FAISS_FLASHGMM_HAS_RABITQ
+                     "IVF32_GMM,RaBitQ,MA",
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+                     "IVF32_GMM,RaBitQfs,MA", "IVF32_GMM,RaBitQfs4_64,MA",
+#endif
+                     "IVF32_GMM,PQ4x8,MA,Refine(SQ8)"
+         }) {
         SCOPED_TRACE(description);
         if (std::string(description).find("IVF32(") == 0) {
             // parentheses are read by FAISS, which knows no mixture

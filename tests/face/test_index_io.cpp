@@ -29,6 +29,7 @@
 #include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/train_ivf.h>
 
+#include "face/lists_on_disk.h"
 #include "face/multi_assign_cases.h"
 
 namespace faiss_flashgmm {
@@ -366,10 +367,7 @@ TEST_F(IndexIOTest, TwoIndexesFollowEachOtherInAStream) {
 TEST_F(IndexIOTest, ListsOnDiskStayThere) {
     MultiIndex index = some_index();
     const Results expected = search(*index, query_rows(), 10);
-    auto lists = std::make_unique<faiss::OnDiskInvertedLists>(
-            kLists, index->code_size, path("lists").c_str());
-    lists->merge_from_1(index->invlists);
-    index->replace_invlists(lists.release(), true);
+    put_lists_on_disk(*index, path("lists"));
     EXPECT_EQ(search(*index, query_rows(), 10), expected);
     faiss_flashgmm::write_index(index.ivf.get(), path("index").c_str());
 

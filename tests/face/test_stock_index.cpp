@@ -10,12 +10,12 @@
 #include <faiss/IndexIDMap.h>
 #include <faiss/IndexShards.h>
 #include <faiss/index_io.h>
-#include <faiss/invlists/OnDiskInvertedLists.h>
 
 #include <faiss_flashgmm/MultiAssignCloner.h>
 #include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/train_ivf.h>
 
+#include "face/lists_on_disk.h"
 #include "face/multi_assign_cases.h"
 
 namespace faiss_flashgmm {
@@ -147,10 +147,7 @@ TEST(StockIndex, ListsOnDiskAreNotTouched) {
     const std::string name = ::testing::TempDir() + "stock_index_lists_" +
             std::to_string(::testing::UnitTest::GetInstance()->random_seed()) +
             std::to_string(getpid());
-    auto lists = std::make_unique<faiss::OnDiskInvertedLists>(
-            kLists, index->code_size, name.c_str());
-    lists->merge_from_1(index->invlists);
-    index->replace_invlists(lists.release(), true);
+    put_lists_on_disk(*index, name);
     auto stock = to_stock(*index);
     EXPECT_EQ(entries_of(*stock), size_t(kRows));
     EXPECT_EQ(index.multi->nentries(), size_t(2 * kRows));
