@@ -57,13 +57,6 @@ using idx_t = int64_t;
 #define FAISS_FLASHGMM_OWN_MEMBERS own_fields
 #endif
 
-/// The descriptor of a FileIOReader: renamed in 1.9.
-#if FAISS_FLASHGMM_AT_LEAST(1, 9, 0)
-#define FAISS_FLASHGMM_FILE_DESCRIPTOR filedescriptor
-#else
-#define FAISS_FLASHGMM_FILE_DESCRIPTOR fileno
-#endif
-
 /// Searches of FastScan indexes take parameters and given lists since 1.8.
 #define FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS \
     FAISS_FLASHGMM_AT_LEAST(1, 8, 0)
