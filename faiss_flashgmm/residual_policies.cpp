@@ -1,0 +1,213 @@
+#include <faiss_flashgmm/residual_policies.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <faiss_flashgmm/utils/ParallelGuard.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (size_t j = 0; j < a.size(); j++) {
+        sum += a[j] * b[j];
+    }
+    return sum;
+}
+
+/// One row, its candidate lists and those it is in.
+class RowLists {
+   public:
+    RowLists(const MultiAssign& assigner, const faiss::Index& quantizer)
+            : assigner_(assigner), quantizer_(quantizer), d_(quantizer.d) {}
+
+    /// @param extra    output, max_lists() - 1 of them, with scores
+    void choose(
+            const float* x,
+            idx_t primary,
+            int n_candidates,
+            const idx_t* candidates,
+            idx_t* extra,
+            float* scores) {
+        kept_.clear();
+        kept_.push_back(residual_to(x, primary));
+        norm_ = dot(kept_[0], kept_[0]);
+        candidates_.clear();
+        for (int j = 0; j < n_candidates; j++) {
+            if (candidates[j] >= 0 && candidates[j] != primary) {
+                candidates_.push_back(
+                        {candidates[j], residual_to(x, candidates[j])});
+            }
+        }
+        float last = std::numeric_limits<float>::infinity();
+        for (int t = 0; t < assigner_.max_lists() - 1; t++) {
+            const int best = best_candidate();
+            if (best < 0) {
+                break;
+            }
+            Candidate& chosen = candidates_[best];
+            last = std::min(last, score(chosen));
+            extra[t] = chosen.list;
+            scores[t] = last;
+            kept_.push_back(std::move(chosen.residual));
+            chosen.list = -1;
+        }
+    }
+
+   private:
+    struct Candidate {
+        idx_t list;
+        std::vector<double> residual;
+    };
+
+    std::vector<double> residual_to(const float* x, idx_t list) {
+        centroid_.resize(d_);
+        quantizer_.reconstruct(list, centroid_.data());
+        std::vector<double> residual(d_);
+        for (size_t j = 0; j < d_; j++) {
+            residual[j] = double(x[j]) - centroid_[j];
+        }
+        return residual;
+    }
+
+    /// What is minimized; infinity: not to be stored.
+    double loss(const Candidate& candidate) const {
+        const double squared = dot(candidate.residual, candidate.residual);
+        if (norm_ == 0) {
+            return kInfinity; // the row is its centroid
+        }
+        double sum = squared;
+        switch (assigner_.policy) {
+            case AssignPolicy::air:
+                for (const std::vector<double>& kept : kept_) {
+                    sum += assigner_.air_lambda * dot(kept, candidate.residual);
+                }
+                return assigner_.air_relaxed &&
+                                sum >= (1 + assigner_.air_lambda) * norm_
+                        ? kInfinity
+                        : sum;
+            case AssignPolicy::soar:
+                for (const std::vector<double>& kept : kept_) {
+                    const double product = dot(kept, candidate.residual);
+                    const double norm = dot(kept, kept);
+                    sum += norm > 0
+                            ? assigner_.soar_lambda * product * product / norm
+                            : 0;
+                }
+                return sum;
+            default:
+                return assigner_.distance_ratio > 0 &&
+                                std::sqrt(squared) > assigner_.distance_ratio *
+                                                std::sqrt(norm_)
+                        ? kInfinity
+                        : squared;
+        }
+    }
+
+    /// Whether a list that is kept has its centroid nearer to the candidate's
+    /// than the row is.
+    bool shadowed(const Candidate& candidate) const {
+        const double squared = dot(candidate.residual, candidate.residual);
+        for (const std::vector<double>& kept : kept_) {
+            double between = 0;
+            for (size_t j = 0; j < d_; j++) {
+                const double difference = candidate.residual[j] - kept[j];
+                between += difference * difference;
+            }
+            if (between < squared) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /// For nearest the first in the probing order, else that of least loss.
+    int best_candidate() const {
+        const bool nearest = assigner_.policy == AssignPolicy::nearest;
+        int best = -1;
+        double best_loss = kInfinity;
+        for (size_t j = 0; j < candidates_.size(); j++) {
+            const Candidate& candidate = candidates_[j];
+            if (candidate.list < 0 ||
+                (nearest && assigner_.rng_rule && shadowed(candidate))) {
+                continue;
+            }
+            const double its_loss = loss(candidate);
+            if (its_loss < best_loss) {
+                best = int(j);
+                best_loss = nearest ? -kInfinity : its_loss;
+            }
+        }
+        return best;
+    }
+
+    float score(const Candidate& candidate) const {
+        return assigner_.policy == AssignPolicy::nearest
+                ? float(0.5 *
+                        std::log(
+                                norm_ /
+                                dot(candidate.residual, candidate.residual)))
+                : float(-loss(candidate) / norm_);
+    }
+
+    const MultiAssign& assigner_;
+    const faiss::Index& quantizer_;
+    const size_t d_;
+    std::vector<float> centroid_;
+    std::vector<std::vector<double>> kept_; ///< residuals, the primary first
+    double norm_ = 0;                       ///< squared, of the primary one
+    std::vector<Candidate> candidates_;
+};
+
+} // namespace
+
+void residual_lists(
+        const MultiAssign& assigner,
+        const faiss::Index& quantizer,
+        idx_t n,
+        const float* x,
+        const idx_t* primary,
+        idx_t* extra,
+        float* scores) {
+    const int width = assigner.max_lists() - 1;
+    // The primary list may be among them.
+    const bool only_nearest =
+            assigner.policy == AssignPolicy::nearest && !assigner.rng_rule;
+    const idx_t n_candidates = std::min<idx_t>(
+            quantizer.ntotal,
+            only_nearest ? width + 1
+                         : std::max(assigner.candidates, width) + 1);
+    std::vector<idx_t> candidates(n * n_candidates);
+    std::vector<float> distances(n * n_candidates);
+    quantizer.search(n, x, n_candidates, distances.data(), candidates.data());
+
+    ParallelGuard guard;
+#pragma omp parallel
+    {
+        RowLists row(assigner, quantizer);
+#pragma omp for
+        for (idx_t i = 0; i < n; i++) {
+            if (primary[i] < 0) {
+                continue;
+            }
+            guard.run([&] {
+                row.choose(
+                        x + i * quantizer.d,
+                        primary[i],
+                        int(n_candidates),
+                        candidates.data() + i * n_candidates,
+                        extra + i * width,
+                        scores + i * width);
+            });
+        }
+    }
+    guard.rethrow();
+}
+
+} // namespace faiss_flashgmm
