@@ -36,6 +36,11 @@ struct IVFMultiAssign {
     /// needs a mixture gets one fitted around them.
     bool kmeans_centroids = false;
 
+    /// Real queries for train() to learn the demand from, size a multiple of d,
+    /// as the index itself gets them (below a transform: transformed). Empty:
+    /// the training rows stand for them. Kept by no file.
+    std::vector<float> sample_queries;
+
     /// The iterations of the last fit by train(), of all redos, in order.
     std::vector<IterationStats> em_stats;
 
@@ -80,12 +85,20 @@ struct IVFMultiAssign {
     virtual ~IVFMultiAssign() = default;
 
    protected:
+    /// Lets the assigner learn what it needs, if anything.
+    void learn_assignment(
+            const faiss::Index& quantizer,
+            const Mixture& mixture,
+            idx_t n,
+            const float* x);
+
     /// assign_lists() of rows whose primary lists are given, size n.
     void complete_lists(
             const faiss::Index& quantizer,
             idx_t n,
             const float* x,
             const idx_t* primary,
+            bool bulk,
             idx_t* lists) const;
 
     Mixture mixture_;

@@ -170,6 +170,11 @@ void IndexIVFMultiAssign<Base>::train(idx_t n, const float* x) {
             assigner.needs_mixture()) {
             fit_around_centroids(*this, clustering, n, x);
         }
+        learn_assignment(
+                quantizer,
+                keeps_mixture ? mixture_ : clustering.mixture,
+                n,
+                x);
     } catch (...) {
         before.restore();
         throw;
@@ -184,14 +189,20 @@ void IndexIVFMultiAssign<Base>::train(idx_t n, const float* x) {
  * Adding
  *************************************************************************/
 
+/// Whether max_inflation is exact among the n vectors of an add.
+template <class Base>
+bool IndexIVFMultiAssign<Base>::is_bulk(idx_t n) const {
+    return this->ntotal == 0 && n >= idx_t(this->nlist);
+}
+
 template <class Base>
 void IndexIVFMultiAssign<Base>::check_can_add(
         idx_t n,
         const float* x,
         const idx_t* xids) const {
     check_usable(*this);
-    assigner.check();
     FAISS_THROW_IF_NOT_FMT(n >= 0, "%ld vectors", long(n));
+    assigner.check_learned(*this->quantizer, is_bulk(n));
     FAISS_THROW_IF_NOT_MSG(
             !assigner.needs_mixture() || mixture_.k == idx_t(this->nlist),
             "the assignment policy needs a mixture: "
@@ -214,14 +225,8 @@ void IndexIVFMultiAssign<Base>::assign_lists(
     check_can_add(n, x, nullptr);
     std::vector<idx_t> primary(n);
     this->quantizer->assign(n, x, primary.data());
-    for (idx_t i0 = 0; i0 < n; i0 += kAddBlock) {
-        complete_lists(
-                *this->quantizer,
-                std::min(kAddBlock, n - i0),
-                x + i0 * this->d,
-                primary.data() + i0,
-                lists + i0 * assigner.max_lists());
-    }
+    complete_lists(
+            *this->quantizer, n, x, primary.data(), is_bulk(n), lists);
 }
 
 template <class Base>
@@ -268,7 +273,9 @@ void IndexIVFMultiAssign<Base>::store(
         xids = own_ids.data();
     }
     const int width = assigner.max_lists();
-    std::vector<idx_t> lists;
+    std::vector<idx_t> lists(n * width);
+    complete_lists(
+            *this->quantizer, n, x, primary, is_bulk(n), lists.data());
     for (idx_t i0 = 0; i0 < n; i0 += kAddBlock) {
         if (i0 > 0) {
             faiss::InterruptCallback::check();
@@ -276,15 +283,12 @@ void IndexIVFMultiAssign<Base>::store(
         const idx_t count = std::min(kAddBlock, n - i0);
         const float* rows = x + i0 * this->d;
         const idx_t* ids = xids + i0;
-        lists.resize(count * width);
-        complete_lists(
-                *this->quantizer, count, rows, primary + i0, lists.data());
         const AddedEntries added = add_entries(
                 *this,
                 count,
                 rows,
                 ids,
-                lists.data(),
+                lists.data() + i0 * width,
                 width,
                 inverted_list_context);
         max_id_ = std::max(max_id_, *std::max_element(ids, ids + count));

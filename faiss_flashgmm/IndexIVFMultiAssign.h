@@ -214,6 +214,7 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
             std::is_base_of_v<faiss::IndexIVFFastScan, Base>;
 
     void set_counts(const EntryCounts& counts);
+    bool is_bulk(idx_t n) const;
     void check_can_add(idx_t n, const float* x, const idx_t* xids) const;
     template <class Fetch>
     void search_unique(

@@ -235,16 +235,38 @@ void MultiAssign::choose(
     if (max_inflation == 0) {
         return;
     }
-    idx_t ties = 0;
-    float limit = float(threshold);
     if (bulk) {
-        const idx_t n_copies = copies_within(max_inflation, n, primary);
-        limit = score_to_exceed(scores, n_copies);
-        ties = n_copies -
-                std::count_if(scores.begin(), scores.end(), [&](float score) {
-                    return score > limit;
-                });
+        keep_best(
+                max_inflation,
+                n,
+                primary,
+                max_lists() - 1,
+                scores.data(),
+                extra);
+        return;
     }
+    for (size_t i = 0; i < size; i++) {
+        if (!(scores[i] > threshold)) {
+            extra[i] = -1;
+        }
+    }
+}
+
+void keep_best(
+        double max_inflation,
+        idx_t n,
+        const idx_t* primary,
+        int width,
+        const float* scores,
+        idx_t* extra) {
+    const size_t size = size_t(n) * width;
+    const idx_t n_copies = copies_within(max_inflation, n, primary);
+    const float limit = score_to_exceed(
+            std::vector<float>(scores, scores + size), n_copies);
+    idx_t ties =
+            n_copies - std::count_if(scores, scores + size, [&](float score) {
+                return score > limit;
+            });
     for (size_t i = 0; i < size; i++) {
         if (scores[i] > limit || (scores[i] == limit && ties-- > 0)) {
             continue;

@@ -164,4 +164,19 @@ struct MultiAssign {
             float* scores = nullptr) const;
 };
 
+/** Takes out all but the copies of best score, to max_inflation stored entries
+ * a vector. Copies that score the same stay in the order of the rows.
+ *
+ * @param primary   size n; rows with -1 do not count
+ * @param scores    size n * width, as extra_lists() gives them
+ * @param extra     size n * width, replaced by -1
+ */
+void keep_best(
+        double max_inflation,
+        idx_t n,
+        const idx_t* primary,
+        int width,
+        const float* scores,
+        idx_t* extra);
+
 } // namespace faiss_flashgmm

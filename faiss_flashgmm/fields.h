@@ -24,6 +24,9 @@ inline constexpr EnumName<AssignPolicy> kPolicyNames[] = {
         {"single", AssignPolicy::single},
         {"posterior", AssignPolicy::posterior},
         {"nearest", AssignPolicy::nearest},
+        {"air", AssignPolicy::air},
+        {"soar", AssignPolicy::soar},
+        {"demand", AssignPolicy::demand},
 };
 inline constexpr EnumName<VarianceModel> kVarianceNames[] = {
         {"per_component", VarianceModel::per_component},
@@ -82,6 +85,26 @@ void visit_fields(T& assigner, const Visit& visit) {
     visit("policy", assigner.policy);
     visit("tau", assigner.tau);
     visit("distance_ratio", assigner.distance_ratio);
+    visit("max_entries", assigner.max_entries);
+    visit("max_inflation", assigner.max_inflation);
+    visit("rng_rule", assigner.rng_rule);
+    visit("air_lambda", assigner.air_lambda);
+    visit("air_relaxed", assigner.air_relaxed);
+    visit("soar_lambda", assigner.soar_lambda);
+    visit("candidates", assigner.candidates);
+    visit("demand_neighbors", assigner.demand_parameters.neighbors);
+    visit("demand_probes", assigner.demand_parameters.probes);
+    visit("demand_spread", assigner.demand_parameters.spread);
+    visit("demand_exponent", assigner.demand_parameters.exponent);
+    visit("demand_reach", assigner.demand_parameters.reach);
+    visit("demand_surrogates", assigner.demand_parameters.surrogates);
+    visit("threshold", assigner.threshold);
+    visit("learned_for", assigner.learned_for);
+    visit("demand_rows", assigner.demand.rows);
+    visit("demand_radii", assigner.demand.radii);
+    visit("demand_order", assigner.demand.order);
+    visit("demand_begin", assigner.demand.begin);
+    visit("demand_prices", assigner.demand.prices);
 }
 
 template <class T, class Visit>
