@@ -171,10 +171,7 @@ void IndexIVFMultiAssign<Base>::train(idx_t n, const float* x) {
             fit_around_centroids(*this, clustering, n, x);
         }
         learn_assignment(
-                quantizer,
-                keeps_mixture ? mixture_ : clustering.mixture,
-                n,
-                x);
+                quantizer, keeps_mixture ? mixture_ : clustering.mixture, n, x);
     } catch (...) {
         before.restore();
         throw;
@@ -225,8 +222,7 @@ void IndexIVFMultiAssign<Base>::assign_lists(
     check_can_add(n, x, nullptr);
     std::vector<idx_t> primary(n);
     this->quantizer->assign(n, x, primary.data());
-    complete_lists(
-            *this->quantizer, n, x, primary.data(), is_bulk(n), lists);
+    complete_lists(*this->quantizer, n, x, primary.data(), is_bulk(n), lists);
 }
 
 template <class Base>
@@ -274,8 +270,7 @@ void IndexIVFMultiAssign<Base>::store(
     }
     const int width = assigner.max_lists();
     std::vector<idx_t> lists(n * width);
-    complete_lists(
-            *this->quantizer, n, x, primary, is_bulk(n), lists.data());
+    complete_lists(*this->quantizer, n, x, primary, is_bulk(n), lists.data());
     for (idx_t i0 = 0; i0 < n; i0 += kAddBlock) {
         if (i0 > 0) {
             faiss::InterruptCallback::check();

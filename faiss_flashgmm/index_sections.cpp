@@ -99,6 +99,11 @@ void restore_multi_assign(const Record& record, faiss::Index*& part) {
     MultiAssign assigner;
     get_fields(assigner, "assign", record);
     assigner.check();
+    if (!assigner.demand.empty()) {
+        FAISS_THROW_IF_NOT_MSG(
+                stock->quantizer, "a demand without a quantizer");
+        assigner.demand.check(*stock->quantizer, assigner.demand_parameters);
+    }
     FlashGMMOptions gmm;
     get_fields(gmm, "gmm", record);
     const Mixture mixture = get_mixture(record);

@@ -113,7 +113,8 @@ void fit_around_centroids(
 TrainedParts::TrainedParts(faiss::IndexIVF& ivf, bool keeps_centroids)
         : ivf_(ivf),
           keeps_centroids_(keeps_centroids),
-          quantizer_trained_(ivf.quantizer->is_trained) {
+          quantizer_trained_(ivf.quantizer->is_trained),
+          index_trained_(ivf.is_trained) {
     if (!keeps_centroids) {
         centroids_.resize(size_t(ivf.quantizer->ntotal) * ivf.d);
         ivf.quantizer->reconstruct_n(
@@ -130,6 +131,7 @@ TrainedParts::TrainedParts(faiss::IndexIVF& ivf, bool keeps_centroids)
 }
 
 void TrainedParts::restore() {
+    ivf_.is_trained = index_trained_;
     if (restore_codec_) {
         restore_codec_();
     }

@@ -41,6 +41,7 @@ class TrainedParts {
     faiss::IndexIVF& ivf_;
     bool keeps_centroids_;
     bool quantizer_trained_;
+    bool index_trained_;
     std::vector<float> centroids_;
     std::function<void()> restore_codec_; ///< empty: no codec is trained
 };

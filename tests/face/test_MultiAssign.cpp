@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -119,6 +120,33 @@ TEST_F(MultiAssignTest, PosteriorIsTheMostResponsibleOtherComponentOverTau) {
         EXPECT_GT(stored, 0u);
         EXPECT_EQ(stored == kRows, tau == 0);
     }
+}
+
+TEST_F(MultiAssignTest, PosteriorGoesOnToTheMostResponsibleOnes) {
+    MultiAssign assigner;
+    assigner.tau = 1e-4;
+    assigner.max_entries = 4;
+    extra.resize(kRows * 3);
+    scores.resize(kRows * 3);
+    run(assigner);
+    size_t third = 0;
+    for (idx_t i = 0; i < kRows; i++) {
+        std::vector<double> logs =
+                log_responsibilities(mixture, &rows[i * kDim]);
+        logs[primary[i]] = -INFINITY;
+        std::sort(logs.rbegin(), logs.rend());
+        for (int t = 0; t < 3; t++) {
+            if (std::abs(logs[t] - std::log(1e-4)) < 1e-3) {
+                continue;
+            }
+            ASSERT_EQ(extra[i * 3 + t] >= 0, logs[t] > std::log(1e-4));
+            if (extra[i * 3 + t] >= 0) {
+                ASSERT_NEAR(scores[i * 3 + t], logs[t], 1e-3);
+                third += t == 2;
+            }
+        }
+    }
+    EXPECT_GT(third, 0u);
 }
 
 TEST_F(MultiAssignTest, RanksByLogWhereResponsibilitiesUnderflow) {
@@ -269,6 +297,32 @@ TEST_F(MultiAssignTest, RefusesOptionsOutOfRange) {
         EXPECT_NE(
                 message_of([&] { run(assigner); }).find("distance_ratio"),
                 std::string::npos);
+    }
+    const std::pair<const char*, std::function<void()>> changes[] = {
+            {"max_entries is 9", [&] { assigner.max_entries = 9; }},
+            {"max_entries is 0", [&] { assigner.max_entries = 0; }},
+            {"max_inflation is 0.5", [&] { assigner.max_inflation = 0.5; }},
+            {"max_inflation is nan", [&] { assigner.max_inflation = NAN; }},
+            {"air_lambda is 2", [&] { assigner.air_lambda = 2; }},
+            {"soar_lambda is -1", [&] { assigner.soar_lambda = -1; }},
+            {"candidates is 0", [&] { assigner.candidates = 0; }},
+            {"neighbors is 0",
+             [&] { assigner.demand_parameters.neighbors = 0; }},
+            {"probes is 0", [&] { assigner.demand_parameters.probes = 0; }},
+            {"spread is 0", [&] { assigner.demand_parameters.spread = 0; }},
+            {"exponent is -1",
+             [&] { assigner.demand_parameters.exponent = -1; }},
+            {"reach is 0", [&] { assigner.demand_parameters.reach = 0; }},
+            {"surrogates is -1",
+             [&] { assigner.demand_parameters.surrogates = -1; }},
+    };
+    for (const auto& [text, change] : changes) {
+        assigner = {};
+        change();
+        EXPECT_NE(
+                message_of([&] { run(assigner); }).find(text),
+                std::string::npos)
+                << text;
     }
     assigner = {};
     assigner.policy = AssignPolicy(17);
