@@ -123,8 +123,6 @@ void MultiAssign::check() const {
             soar_lambda);
     FAISS_THROW_IF_NOT_FMT(
             candidates >= 1, "candidates is %d, must be >= 1", candidates);
-    FAISS_THROW_IF_NOT_FMT(
-            !std::isnan(threshold), "threshold is %g", threshold);
     demand_parameters.check();
 }
 
@@ -163,13 +161,13 @@ void MultiAssign::check_learned(const faiss::Index& quantizer, bool bulk)
         return;
     }
     FAISS_THROW_IF_NOT_FMT(
-            learned_for == settings(),
+            learned.settings == settings(),
             "the assigner has learned for the settings \"%s\", not for \"%s\": "
             "call train() or learn()",
-            learned_for.c_str(),
+            learned.settings.c_str(),
             settings().c_str());
     if (policy == AssignPolicy::demand) {
-        demand.check_sizes(quantizer, demand_parameters);
+        learned.demand.check_sizes(quantizer, demand_parameters);
     }
 }
 
@@ -184,11 +182,10 @@ void MultiAssign::learn(
     FAISS_THROW_IF_NOT_FMT(n > 0, "%ld training vectors", long(n));
     FAISS_THROW_IF_NOT_FMT(
             !queries || n_queries > 0, "%ld sample queries", long(n_queries));
-    MultiAssign learned = *this;
-    learned.demand = {};
-    learned.threshold = -std::numeric_limits<double>::infinity();
+    MultiAssign assigner = *this;
+    assigner.learned = {};
     if (policy == AssignPolicy::demand) {
-        learned.demand.learn(
+        assigner.learned.demand.learn(
                 quantizer, demand_parameters, n, x, n_queries, queries);
     }
     if (max_inflation > 0 && max_lists() > 1) {
@@ -204,7 +201,7 @@ void MultiAssign::learn(
         std::vector<idx_t> primary(m), extra(m * (max_lists() - 1));
         std::vector<float> scores(extra.size());
         quantizer.assign(m, rows.data(), primary.data());
-        learned.extra_lists(
+        assigner.extra_lists(
                 quantizer,
                 mixture,
                 m,
@@ -212,12 +209,12 @@ void MultiAssign::learn(
                 primary.data(),
                 extra.data(),
                 scores.data());
-        learned.threshold = score_to_exceed(
+        assigner.learned.threshold = score_to_exceed(
                 std::move(scores),
                 copies_within(max_inflation, m, primary.data()));
     }
-    learned.learned_for = settings();
-    *this = std::move(learned);
+    assigner.learned.settings = settings();
+    learned = std::move(assigner.learned);
 }
 
 void MultiAssign::choose(
@@ -246,7 +243,7 @@ void MultiAssign::choose(
         return;
     }
     for (size_t i = 0; i < size; i++) {
-        if (!(scores[i] > threshold)) {
+        if (!(scores[i] > learned.threshold)) {
             extra[i] = -1;
         }
     }
@@ -299,7 +296,7 @@ void MultiAssign::extra_lists(
     }
 
     if (policy == AssignPolicy::demand) {
-        demand.extra_lists(
+        learned.demand.extra_lists(
                 quantizer,
                 demand_parameters,
                 n,

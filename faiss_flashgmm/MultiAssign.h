@@ -23,6 +23,13 @@ enum class AssignPolicy {
     demand,    ///< where the queries that want the vector look first
 };
 
+/// What a MultiAssign has learned from training rows.
+struct LearnedAssignment {
+    std::string settings; ///< MultiAssign::settings() of then
+    double threshold = -std::numeric_limits<double>::infinity(); ///< of scores
+    Demand demand; ///< empty but for the policy `demand`
+};
+
 /** Chooses the inverted lists of a vector beyond its primary one.
  *
  * The primary list is the one the coarse quantizer assigns the vector to, for
@@ -77,10 +84,7 @@ struct MultiAssign {
     /// demand: how it learns and judges.
     DemandParameters demand_parameters;
 
-    /// Learned: the demand, the score to exceed, and settings() of then.
-    Demand demand;
-    double threshold = -std::numeric_limits<double>::infinity();
-    std::string learned_for;
+    LearnedAssignment learned; ///< by learn()
 
     /// The most lists a vector can be in.
     int max_lists() const {

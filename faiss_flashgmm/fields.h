@@ -98,13 +98,18 @@ void visit_fields(T& assigner, const Visit& visit) {
     visit("demand_exponent", assigner.demand_parameters.exponent);
     visit("demand_reach", assigner.demand_parameters.reach);
     visit("demand_surrogates", assigner.demand_parameters.surrogates);
-    visit("threshold", assigner.threshold);
-    visit("learned_for", assigner.learned_for);
-    visit("demand_rows", assigner.demand.rows);
-    visit("demand_radii", assigner.demand.radii);
-    visit("demand_order", assigner.demand.order);
-    visit("demand_begin", assigner.demand.begin);
-    visit("demand_prices", assigner.demand.prices);
+}
+
+template <class T, class Visit>
+requires std::is_same_v<std::remove_const_t<T>, LearnedAssignment>
+void visit_fields(T& learned, const Visit& visit) {
+    visit("settings", learned.settings);
+    visit("threshold", learned.threshold);
+    visit("demand_rows", learned.demand.rows);
+    visit("demand_radii", learned.demand.radii);
+    visit("demand_order", learned.demand.order);
+    visit("demand_begin", learned.demand.begin);
+    visit("demand_prices", learned.demand.prices);
 }
 
 template <class T, class Visit>

@@ -50,6 +50,7 @@ Mixture get_mixture(const Record& record) {
 Record record_of(const IVFMultiAssign& multi, const faiss::IndexIVF& ivf) {
     Record record;
     put_fields(multi.assigner, "assign", record);
+    put_fields(multi.assigner.learned, "learned", record);
     put_fields(multi.gmm, "gmm", record);
     record.set("kmeans_centroids", int64_t(multi.kmeans_centroids));
     put_fields<faiss::ClusteringParameters>(ivf.cp, "cp", record);
@@ -98,11 +99,13 @@ void restore_multi_assign(const Record& record, faiss::Index*& part) {
     check_counts(counts, *stock);
     MultiAssign assigner;
     get_fields(assigner, "assign", record);
+    get_fields(assigner.learned, "learned", record);
     assigner.check();
-    if (!assigner.demand.empty()) {
+    const Demand& demand = assigner.learned.demand;
+    if (!demand.empty()) {
         FAISS_THROW_IF_NOT_MSG(
                 stock->quantizer, "a demand without a quantizer");
-        assigner.demand.check(*stock->quantizer, assigner.demand_parameters);
+        demand.check(*stock->quantizer, assigner.demand_parameters);
     }
     FlashGMMOptions gmm;
     get_fields(gmm, "gmm", record);

@@ -107,11 +107,14 @@ TEST_P(InflationTest, EveryVectorFindsItselfInOneProbe) {
 TEST_P(InflationTest, LearnsTheSameAgain) {
     IndexIVFFlatMultiAssign again(&quantizer, kDim, kLists);
     again.assigner = index.assigner;
-    again.assigner.threshold = 17;
+    again.assigner.learned.threshold = 17;
     again.set_mixture(index.mixture());
     again.train(kMany, many_rows(0).data());
-    EXPECT_EQ(again.assigner.threshold, index.assigner.threshold);
-    EXPECT_EQ(again.assigner.demand.radii, index.assigner.demand.radii);
+    EXPECT_EQ(
+            again.assigner.learned.threshold, index.assigner.learned.threshold);
+    EXPECT_EQ(
+            again.assigner.learned.demand.radii,
+            index.assigner.learned.demand.radii);
 }
 
 TEST_P(InflationTest, OtherSettingsHaveToBeLearned) {
@@ -178,7 +181,7 @@ TEST(Inflation, TrainingNeedsUsableSampleQueries) {
     EXPECT_FALSE(index.is_trained);
     index.sample_queries = query_rows();
     index.train(kRows, base_rows().data());
-    EXPECT_EQ(index.assigner.demand.rows.size(), query_rows().size());
+    EXPECT_EQ(index.assigner.learned.demand.rows.size(), query_rows().size());
 }
 
 } // namespace
