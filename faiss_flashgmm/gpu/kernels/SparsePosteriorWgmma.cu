@@ -157,6 +157,54 @@ __device__ void load_rows(
     rows.advance(args.layout.facts());
 }
 
+/// Starts the copies of a stage's rows, `own` blocks of columns from b on, that
+/// are the share of one of the producer's warps.
+__device__ void copy_staged_rows(
+        const Arguments& args,
+        char* stage,
+        int64_t tile,
+        int b,
+        int own,
+        int warp,
+        uint64_t* full) {
+    constexpr int kWarps = kGroupThreads / 32;
+    for (int g = warp; g < kRows / HalfLayout::kGroup; g += kWarps) {
+        ptx::bulk_copy(
+                stage + Layout::kMeansBytes + g * kStageBlocks * kAtom,
+                args.p.rows.chunk(tile * kRows + g * HalfLayout::kGroup, b * 4),
+                own * kAtom,
+                full);
+    }
+}
+
+/// Rows that come with each stage are many small copies: too many for the one
+/// thread that does all else, so other warps of its group take their share.
+__device__ void produce_rows(
+        const Arguments& args,
+        const Shared& shared,
+        int warp) {
+    const int blocks = int(args.p.rows.d_padded / HalfLayout::kBlock);
+    Barriers& barriers = *shared.barriers;
+    Cursor stage;
+    for (int64_t tile = blockIdx.x; tile < args.row_tiles; tile += gridDim.x) {
+        for (int64_t t = 0; t < args.p.components.tiles; ++t) {
+            for (int b = 0; b < blocks; b += kStageBlocks) {
+                ptx::barrier_wait(
+                        &barriers.stage_empty[stage.slot], stage.parity ^ 1);
+                copy_staged_rows(
+                        args,
+                        shared.stages + stage.slot * args.layout.stage_bytes,
+                        tile,
+                        b,
+                        min(kStageBlocks, blocks - b),
+                        warp,
+                        &barriers.stage_full[stage.slot]);
+                stage.advance(args.layout.stages);
+            }
+        }
+    }
+}
+
 __device__ void produce(const Arguments& args, const Shared& shared) {
     const int blocks = int(args.p.rows.d_padded / HalfLayout::kBlock);
     const int64_t tiles = args.p.components.tiles;
@@ -209,15 +257,8 @@ __device__ void produce(const Arguments& args, const Shared& shared) {
                 }
                 char* to = shared.stages + stage.slot * args.layout.stage_bytes;
                 ptx::bulk_copy(to, means, means_bytes, full);
-                for (int g = 0; with_rows && g < kRows / HalfLayout::kGroup;
-                     ++g) {
-                    ptx::bulk_copy(
-                            to + Layout::kMeansBytes + g * kStageBlocks * kAtom,
-                            args.p.rows.chunk(
-                                    tile * kRows + g * HalfLayout::kGroup,
-                                    b * 4),
-                            own * kAtom,
-                            full);
+                if (with_rows) {
+                    copy_staged_rows(args, to, tile, b, own, 0, full);
                 }
                 means += halves;
                 stage.advance(args.layout.stages);
@@ -442,8 +483,14 @@ __global__ void __launch_bounds__(kThreads, 1)
             __shfl_sync(0xFFFFFFFF, int(threadIdx.x / kGroupThreads), 0);
     if (group == kConsumers) {
         ptx::registers_decrease<kProducerRegisters>();
-        if (threadIdx.x % kGroupThreads == 0) {
+        const int warp = __shfl_sync(
+                0xFFFFFFFF, int(threadIdx.x % kGroupThreads / 32), 0);
+        if (threadIdx.x % 32 != 0) {
+            // One thread a warp.
+        } else if (warp == 0) {
             produce(args, shared);
+        } else if (args.layout.row_buffers == 0) {
+            produce_rows(args, shared, warp);
         }
     } else {
         ptx::registers_increase<kConsumerRegisters>();
