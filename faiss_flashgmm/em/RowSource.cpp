@@ -51,6 +51,21 @@ void RowSource::gather(
     }
 }
 
+const float* read_floats(
+        RowSource& source,
+        int64_t begin,
+        int64_t count,
+        std::vector<float>& buffer) {
+    const Rows rows = source.read(begin, count);
+    if (rows.x.type == RowType::float32) {
+        return rows.x.floats();
+    }
+    const int64_t size = count * source.dim();
+    resize_or_throw(buffer, size, "a chunk of rows as floats");
+    to_floats(rows.x, size, buffer.data());
+    return buffer.data();
+}
+
 MemoryRows::MemoryRows(int64_t n, int64_t d, RowView x, const float* weights)
         : n_(n), d_(d), x_(x), weights_(weights) {
     FLASHGMM_THROW_IF_NOT_FMT(n >= 0, "n = %ld rows", long(n));

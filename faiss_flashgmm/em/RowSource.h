@@ -40,6 +40,15 @@ class RowSource {
             float* weights);
 };
 
+/** The same as read(), as floats: in place if that is what they are, else
+ * converted into `buffer`. Of host memory.
+ */
+const float* read_floats(
+        RowSource& source,
+        int64_t begin,
+        int64_t count,
+        std::vector<float>& buffer);
+
 /// Rows in the caller's host memory, which must outlive the source. No copy.
 class MemoryRows : public RowSource {
    public:

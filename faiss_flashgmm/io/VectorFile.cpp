@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 
 #include <faiss_flashgmm/utils/Error.h>
@@ -54,6 +55,25 @@ constexpr ElementType type_of() {
     }
 }
 
+/// The type of rows that can be used where they are in the file.
+std::optional<RowType> type_in_place(const VectorLayout& layout) {
+    if (layout.row_headers || layout.offset % size_of(layout.type) != 0) {
+        return std::nullopt;
+    }
+    switch (layout.type) {
+        case ElementType::float32:
+            return RowType::float32;
+        case ElementType::float16:
+            return RowType::float16;
+        case ElementType::uint8:
+            return RowType::uint8;
+        case ElementType::int8:
+            return RowType::int8;
+        default:
+            return std::nullopt;
+    }
+}
+
 /// d elements at an address of any alignment.
 template <class T>
 void convert_row(int64_t d, const uint8_t* from, float* to) {
@@ -100,10 +120,9 @@ const uint8_t* VectorFile::row(int64_t i) const {
 
 Rows VectorFile::read(int64_t begin, int64_t count) {
     check_range(begin, count);
-    const bool in_place = layout_.type == ElementType::float32 &&
-            !layout_.row_headers && layout_.offset % sizeof(float) == 0;
-    if (in_place && count > 0) {
-        return {count, reinterpret_cast<const float*>(row(begin)), nullptr};
+    if (const std::optional<RowType> type = type_in_place(layout_);
+        type && count > 0) {
+        return {count, RowView(row(begin), *type)};
     }
     const int64_t d = layout_.d;
     resize_or_throw(chunk_, uint64_t(count) * d, "a chunk of rows of a file");
@@ -112,7 +131,7 @@ Rows VectorFile::read(int64_t begin, int64_t count) {
             convert_row<T>(d, row(begin + i), chunk_.data() + i * d);
         }
     });
-    return {count, chunk_.data(), nullptr};
+    return {count, chunk_.data()};
 }
 
 template <class T>

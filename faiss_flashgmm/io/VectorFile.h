@@ -12,8 +12,9 @@ namespace faiss_flashgmm {
 
 /** The rows of a mapped file of one of the formats of VectorLayout.
  *
- * Nothing but the rows being read is in memory. Rows of float32 without
- * headers are read in place; others are converted a chunk at a time.
+ * Nothing but the rows being read is in memory. Rows without headers
+ * of float32, float16, uint8 and int8 are read in place and as they are; others
+ * are converted to floats a chunk at a time.
  */
 class VectorFile : public RowSource {
    public:

@@ -389,7 +389,8 @@ class File {
         {
             const nb::gil_scoped_release released;
             const Rows rows = source_->read(begin, count);
-            values.assign(rows.x, rows.x + rows.n * source_->dim());
+            values.resize(rows.n * source_->dim());
+            to_floats(rows.x, int64_t(values.size()), values.data());
         }
         return to_numpy(
                 std::move(values), {size_t(count), size_t(source_->dim())});

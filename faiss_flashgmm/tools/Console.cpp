@@ -72,13 +72,13 @@ void ProgressLine::update(int64_t done) {
         return;
     }
     const double rate = double(done) / since_start_.seconds();
-    show(format(
-            "%s of %s %s, %s/s, %s left",
-            short_number(double(done)).c_str(),
-            short_number(double(total_)).c_str(),
-            unit_.c_str(),
-            short_number(rate).c_str(),
-            duration(double(total_ - done) / rate).c_str()));
+    show(
+            format("%s of %s %s, %s/s, %s left",
+                   short_number(double(done)).c_str(),
+                   short_number(double(total_)).c_str(),
+                   unit_.c_str(),
+                   short_number(rate).c_str(),
+                   duration(double(total_ - done) / rate).c_str()));
 }
 
 void ProgressLine::update(const Progress& progress) {
@@ -88,23 +88,22 @@ void ProgressLine::update(const Progress& progress) {
     std::string text;
     switch (progress.stage) {
         case Progress::Stage::check_rows:
-            text = format(
-                    "checked %s of %s rows",
-                    short_number(double(progress.rows_done)).c_str(),
-                    short_number(double(progress.rows_total)).c_str());
+            text =
+                    format("checked %s of %s rows",
+                           short_number(double(progress.rows_done)).c_str(),
+                           short_number(double(progress.rows_total)).c_str());
             break;
         case Progress::Stage::initialize:
             text = "first means";
             break;
         case Progress::Stage::em:
-            text = format(
-                    "iteration %d of %d",
-                    progress.iteration + 1,
-                    progress.niter);
+            text =
+                    format("iteration %d of %d",
+                           progress.iteration + 1,
+                           progress.niter);
             if (progress.iteration > 0) {
-                text +=
-                        format(", log-likelihood %.4f",
-                               progress.log_likelihood);
+                text += format(
+                        ", log-likelihood %.4f", progress.log_likelihood);
             }
     }
     if (progress.nredo > 1) {
@@ -143,8 +142,10 @@ std::string short_number(double value) {
         value /= 1000;
         unit++;
     }
-    const int decimals =
-            unit == 0 ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+    const int decimals = unit == 0 ? 0
+            : value < 9.995        ? 2
+            : value < 99.95        ? 1
+                                   : 0;
     return format("%.*f%s", decimals, value, units[unit]);
 }
 

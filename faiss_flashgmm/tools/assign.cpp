@@ -57,27 +57,29 @@ void Assign::run() {
     }
     const int64_t n = source->size();
     const int64_t chunk = backend->preferred_chunk(mixture.k, mixture.d);
+    std::vector<float> buffer;
     std::vector<int64_t> components;
     std::vector<float> scores;
     std::vector<float> log_z;
     double log_likelihood = 0;
     ProgressLine line("assign", "rows", n);
     for (int64_t begin = 0; begin < n; begin += chunk) {
-        const Rows part = source->read(begin, std::min(chunk, n - begin));
-        components.resize(part.n * m);
-        scores.resize(part.n * m);
-        log_z.resize(part.n);
+        const int64_t count = std::min(chunk, n - begin);
+        const float* const x = read_floats(*source, begin, count, buffer);
+        components.resize(count * m);
+        scores.resize(count * m);
+        log_z.resize(count);
         assign_to_mixture(
                 *backend,
                 mixture,
-                part.n,
-                part.x,
+                count,
+                x,
                 m,
                 components.data(),
                 scores.data(),
                 log_z.data());
-        ids.append(part.n, components.data());
-        for (int64_t i = 0; i < part.n; i++) {
+        ids.append(count, components.data());
+        for (int64_t i = 0; i < count; i++) {
             log_likelihood += log_z[i];
             for (int64_t j = 0; j < m; j++) {
                 float& score = scores[i * m + j];
@@ -85,9 +87,9 @@ void Assign::run() {
             }
         }
         if (shares) {
-            shares->append(part.n, scores.data());
+            shares->append(count, scores.data());
         }
-        line.update(begin + part.n);
+        line.update(begin + count);
     }
     ids.finish();
     if (shares) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include <faiss/IVFlib.h>
 #include <faiss/Index.h>
 #include <faiss/IndexIVF.h>
-#include <faiss/IVFlib.h>
 
 #include <faiss_flashgmm/IVFMultiAssign.h>
 #include <faiss_flashgmm/index_factory.h>
@@ -92,11 +92,11 @@ void Build::train(faiss::Index& index) const {
 
 void Build::add(faiss::Index& index, RowSource& source) const {
     ProgressLine line("add", "vectors", source.size());
+    std::vector<float> buffer;
     for (int64_t begin = 0; begin < source.size(); begin += kChunk) {
-        const Rows part =
-                source.read(begin, std::min(kChunk, source.size() - begin));
-        index.add(part.n, part.x);
-        line.update(begin + part.n);
+        const int64_t count = std::min(kChunk, source.size() - begin);
+        index.add(count, read_floats(source, begin, count, buffer));
+        line.update(begin + count);
     }
 }
 
@@ -174,8 +174,7 @@ void add_build(CLI::App& program) {
             build->description,
             "What to build; default: IVFn_GMM,Flat,MA(posterior) with n about "
             "2 sqrt(vectors)");
-    command.add_option(
-            "--train", build->training, "Other vectors to train on");
+    command.add_option("--train", build->training, "Other vectors to train on");
     command.add_option("--rows", build->rows, "Use the first vectors only");
     add_metric(command, build->metric);
     build->options.add_to(command);

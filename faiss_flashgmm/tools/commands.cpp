@@ -33,8 +33,7 @@ int cuda_device(const std::string& device) {
     int id = 0;
     if (device.starts_with("cuda:")) {
         const char* const end = device.data() + device.size();
-        const auto [stop, error] =
-                std::from_chars(device.data() + 5, end, id);
+        const auto [stop, error] = std::from_chars(device.data() + 5, end, id);
         FLASHGMM_THROW_IF_NOT_FMT(
                 error == std::errc() && stop == end,
                 "--device %s: after cuda: comes a number",
@@ -112,8 +111,7 @@ std::unique_ptr<FlashGMMClustering> Common::make_clustering(
         return std::make_unique<FlashGMMClustering>(d, k, cp, gmm);
     }
 #if FLASHGMM_TOOLS_CUDA
-    auto clustering =
-            std::make_unique<GpuFlashGMMClustering>(d, k, cp, gmm);
+    auto clustering = std::make_unique<GpuFlashGMMClustering>(d, k, cp, gmm);
     clustering->cuda.device = cuda_device(device);
     return clustering;
 #else
@@ -140,22 +138,21 @@ void FitOptions::add_to(CLI::App& command) {
                    "Rows a component to train on, drawn at random; 0: all")
             ->check(CLI::NonNegativeNumber)
             ->capture_default_str();
-    command.add_option(
-                   "--variance", gmm.variance, "tied or per_component")
-            ->transform(choices<VarianceModel>({{"tied", VarianceModel::tied},
-                                    {"per_component",
-                                     VarianceModel::per_component}}))
+    command.add_option("--variance", gmm.variance, "tied or per_component")
+            ->transform(choices<VarianceModel>(
+                    {{"tied", VarianceModel::tied},
+                     {"per_component", VarianceModel::per_component}}))
             ->default_str("tied");
     command.add_option("--weights", gmm.weights, "uniform or free")
-            ->transform(choices<WeightModel>({{"uniform", WeightModel::uniform},
-                                    {"free", WeightModel::free}}))
+            ->transform(choices<WeightModel>(
+                    {{"uniform", WeightModel::uniform},
+                     {"free", WeightModel::free}}))
             ->default_str("uniform");
     command.add_option("--init", gmm.init, "lloyd, random_rows or kmeans_pp")
-            ->transform(choices<Initialization>({{"lloyd", Initialization::lloyd},
-                                    {"random_rows",
-                                     Initialization::random_rows},
-                                    {"kmeans_pp",
-                                     Initialization::kmeans_pp}}))
+            ->transform(choices<Initialization>(
+                    {{"lloyd", Initialization::lloyd},
+                     {"random_rows", Initialization::random_rows},
+                     {"kmeans_pp", Initialization::kmeans_pp}}))
             ->default_str("lloyd");
     command.add_option(
                    "--tol",
@@ -185,8 +182,9 @@ std::unique_ptr<faiss::Index> open_index(const std::string& path) {
 
 void add_metric(CLI::App& command, faiss::MetricType& metric) {
     command.add_option("--metric", metric, "l2 or ip (inner product)")
-            ->transform(choices<faiss::MetricType>({{"l2", faiss::METRIC_L2},
-                                    {"ip", faiss::METRIC_INNER_PRODUCT}}))
+            ->transform(choices<faiss::MetricType>(
+                    {{"l2", faiss::METRIC_L2},
+                     {"ip", faiss::METRIC_INNER_PRODUCT}}))
             ->default_str("l2");
 }
 

@@ -54,16 +54,18 @@ void Convert::run() {
     const int64_t d = source->dim();
     VectorWriter writer(output, d, type);
     ProgressLine line("convert", "rows", n);
+    std::vector<float> buffer;
     std::vector<float> normalized;
     for (int64_t begin = 0; begin < n; begin += kChunk) {
-        Rows part = source->read(begin, std::min(kChunk, n - begin));
+        const int64_t count = std::min(kChunk, n - begin);
+        const float* x = read_floats(*source, begin, count, buffer);
         if (normalize) {
-            normalized.assign(part.x, part.x + part.n * d);
-            normalize_rows(part.n, d, normalized.data());
-            part.x = normalized.data();
+            normalized.assign(x, x + count * d);
+            normalize_rows(count, d, normalized.data());
+            x = normalized.data();
         }
-        writer.append(part.n, part.x);
-        line.update(begin + part.n);
+        writer.append(count, x);
+        line.update(begin + count);
     }
     writer.finish();
     if (common.json) {
@@ -98,12 +100,13 @@ void add_convert(CLI::App& program) {
     command.add_option("output", convert->output, "Its name says the format")
             ->required();
     command.add_option("--type", convert->type, "Elements of a .npy output")
-            ->transform(choices<ElementType>({{"float32", ElementType::float32},
-                                    {"float64", ElementType::float64},
-                                    {"float16", ElementType::float16},
-                                    {"uint8", ElementType::uint8},
-                                    {"int8", ElementType::int8},
-                                    {"int32", ElementType::int32}}))
+            ->transform(choices<ElementType>(
+                    {{"float32", ElementType::float32},
+                     {"float64", ElementType::float64},
+                     {"float16", ElementType::float16},
+                     {"uint8", ElementType::uint8},
+                     {"int8", ElementType::int8},
+                     {"int32", ElementType::int32}}))
             ->default_str("float32");
     command.add_option("--rows", convert->rows, "Use the first rows only");
     command.add_flag(

@@ -39,8 +39,7 @@ double recall(
         const std::vector<idx_t>& found) {
     int64_t hits = 0;
     for (int64_t i = 0; i < truth.n; i++) {
-        const std::unordered_set<idx_t> wanted(
-                truth.row(i), truth.row(i) + k);
+        const std::unordered_set<idx_t> wanted(truth.row(i), truth.row(i) + k);
         for (int64_t j = i * k; j < (i + 1) * k; j++) {
             hits += wanted.count(found[j]);
         }
@@ -56,8 +55,8 @@ double entries_scanned(
         int64_t nprobe) {
     const float* x = queries.values.data();
     std::unique_ptr<const float[]> transformed;
-    if (const auto* chain = dynamic_cast<const faiss::IndexPreTransform*>(
-                &index)) {
+    if (const auto* chain =
+                dynamic_cast<const faiss::IndexPreTransform*>(&index)) {
         x = chain->apply_chain(queries.n, x);
         if (x != queries.values.data()) {
             transformed.reset(x);
@@ -66,8 +65,7 @@ double entries_scanned(
     nprobe = std::min<int64_t>(nprobe, ivf.nlist);
     std::vector<idx_t> lists(queries.n * nprobe);
     std::vector<float> distances(lists.size());
-    ivf.quantizer->search(
-            queries.n, x, nprobe, distances.data(), lists.data());
+    ivf.quantizer->search(queries.n, x, nprobe, distances.data(), lists.data());
     double entries = 0;
     for (const idx_t list : lists) {
         entries += list >= 0 ? double(ivf.get_list_size(list)) : 0;
@@ -162,8 +160,7 @@ void add_eval(CLI::App& program) {
             "stored entries read for a query.");
     command.add_option("index", eval->index_file, "Output of build")
             ->required();
-    command.add_option("queries", eval->queries, "File of vectors")
-            ->required();
+    command.add_option("queries", eval->queries, "File of vectors")->required();
     command.add_option("truth", eval->truth, "Output of groundtruth")
             ->required();
     command.add_option("-k", eval->k, "Neighbours a query")

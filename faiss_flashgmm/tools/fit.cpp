@@ -38,8 +38,8 @@ void Fit::run() {
     // FAISS has no "all": as many rows a component as there are rows.
     const int64_t most = options.sample > 0 ? options.sample : source->size();
     cp.max_points_per_centroid = int(std::min<int64_t>(most, 1 << 30));
-    const auto clustering = common.make_clustering(
-            source->dim(), k, cp, options.gmm);
+    const auto clustering =
+            common.make_clustering(source->dim(), k, cp, options.gmm);
     ProgressLine line("fit", "rows", source->size());
     clustering->gmm.progress = [&](const Progress& progress) {
         line.update(progress);
@@ -90,8 +90,8 @@ void Fit::run() {
 
 void add_fit(CLI::App& program) {
     const auto fit = std::make_shared<Fit>();
-    CLI::App& command = *program.add_subcommand(
-            "fit", "Fit a Gaussian mixture to vectors");
+    CLI::App& command =
+            *program.add_subcommand("fit", "Fit a Gaussian mixture to vectors");
     command.footer(
             "Example: flashgmm fit base.fvecs -k 4096 -o mixture.npy\n"
             "The output is an array of float64 and shape (k, d + 2): weight, "

@@ -61,8 +61,7 @@ class BestOf {
                 const bool old = b == end_b ||
                         (a < end_a &&
                          !is_better(distances[b], this->distances[a]));
-                new_distances[j] =
-                        old ? this->distances[a] : distances[b];
+                new_distances[j] = old ? this->distances[a] : distances[b];
                 const idx_t label = old ? this->labels[a++] : labels[b++];
                 new_labels[j] = old || label < 0 ? label : first_label + label;
             }
@@ -112,12 +111,13 @@ void GroundTruth::run() {
         values = std::make_unique<VectorWriter>(distances, k);
     }
     BestOf best(wanted.n, k, metric);
+    std::vector<float> buffer;
     ProgressLine line("groundtruth", "vectors", n);
     for (int64_t begin = 0; begin < n; begin += kChunk) {
-        const Rows part = source->read(begin, std::min(kChunk, n - begin));
+        const int64_t count = std::min(kChunk, n - begin);
         faiss::IndexFlat exact(wanted.d, metric);
-        exact.add(part.n, part.x);
-        const int64_t found = std::min(k, part.n);
+        exact.add(count, read_floats(*source, begin, count, buffer));
+        const int64_t found = std::min(k, count);
         std::vector<float> part_distances(wanted.n * found);
         std::vector<idx_t> part_labels(wanted.n * found);
         exact.search(
@@ -127,7 +127,7 @@ void GroundTruth::run() {
                 part_distances.data(),
                 part_labels.data());
         best.merge(part_distances, part_labels, begin);
-        line.update(begin + part.n);
+        line.update(begin + count);
     }
     ids.append(wanted.n, best.labels.data());
     ids.finish();
@@ -171,8 +171,7 @@ void add_groundtruth(CLI::App& program) {
     command.add_option("base", truth->base, "File of vectors")->required();
     command.add_option("queries", truth->queries, "File of vectors")
             ->required();
-    command.add_option(
-                   "-o,--output", truth->output, "Ids (.ivecs .ibin .npy)")
+    command.add_option("-o,--output", truth->output, "Ids (.ivecs .ibin .npy)")
             ->required();
     command.add_option(
             "--distances",

@@ -58,8 +58,7 @@ void Info::describe_index(const std::string& path) const {
     JsonObject json;
     json.add("file", path)
             .add("index", description)
-            .add("metric",
-                 index->metric_type == faiss::METRIC_L2 ? "l2" : "ip")
+            .add("metric", index->metric_type == faiss::METRIC_L2 ? "l2" : "ip")
             .add("n", index->ntotal)
             .add("d", index->d)
             .add("trained", index->is_trained);
@@ -113,19 +112,19 @@ void Info::describe_vectors(const std::string& path) const {
             .add("n", source->size())
             .add("d", source->dim())
             .add("type", type);
-    std::string text = format(
-            "%s\n  %lld rows of %lld elements of %s",
-            path.c_str(),
-            static_cast<long long>(source->size()),
-            static_cast<long long>(source->dim()),
-            type.c_str());
+    std::string text =
+            format("%s\n  %lld rows of %lld elements of %s",
+                   path.c_str(),
+                   static_cast<long long>(source->size()),
+                   static_cast<long long>(source->dim()),
+                   type.c_str());
     if (rows.n > 0) {
         json.add("least_norm", least).add("largest_norm", most);
-        text += format(
-                "\n  norms of %lld of them: %.4g to %.4g",
-                static_cast<long long>(rows.n),
-                least,
-                most);
+        text +=
+                format("\n  norms of %lld of them: %.4g to %.4g",
+                       static_cast<long long>(rows.n),
+                       least,
+                       most);
     }
     print(json, text);
 }

@@ -59,21 +59,22 @@ void Search::run() {
     const int64_t n = source->size();
     std::vector<float> found_distances;
     std::vector<idx_t> found_ids;
+    std::vector<float> buffer;
     double seconds = 0;
     ProgressLine line("search", "queries", n);
     for (int64_t begin = 0; begin < n; begin += kChunk) {
-        const Rows part = source->read(begin, std::min(kChunk, n - begin));
-        found_distances.resize(part.n * k);
-        found_ids.resize(part.n * k);
+        const int64_t count = std::min(kChunk, n - begin);
+        const float* const x = read_floats(*source, begin, count, buffer);
+        found_distances.resize(count * k);
+        found_ids.resize(count * k);
         const Timer timer;
-        index->search(
-                part.n, part.x, k, found_distances.data(), found_ids.data());
+        index->search(count, x, k, found_distances.data(), found_ids.data());
         seconds += timer.seconds();
-        ids.append(part.n, found_ids.data());
+        ids.append(count, found_ids.data());
         if (values) {
-            values->append(part.n, found_distances.data());
+            values->append(count, found_distances.data());
         }
-        line.update(begin + part.n);
+        line.update(begin + count);
     }
     ids.finish();
     if (values) {
@@ -114,8 +115,7 @@ void add_search(CLI::App& program) {
             ->required();
     command.add_option("queries", search->queries, "File of vectors")
             ->required();
-    command.add_option(
-                   "-o,--output", search->output, "Ids (.ivecs .ibin .npy)")
+    command.add_option("-o,--output", search->output, "Ids (.ivecs .ibin .npy)")
             ->required();
     command.add_option(
             "--distances",

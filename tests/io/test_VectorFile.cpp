@@ -68,11 +68,11 @@ TEST(VectorFile, ReadsBackWhatWasWrittenInEveryFormat) {
         EXPECT_EQ(read_all(file).values, x) << name;
         for (int64_t begin = 0; begin < n; begin += 5) {
             const int64_t count = std::min<int64_t>(5, n - begin);
-            const Rows rows = file.read(begin, count);
-            ASSERT_EQ(rows.n, count) << name;
+            std::vector<float> buffer;
+            const float* const rows = read_floats(file, begin, count, buffer);
+            ASSERT_EQ(file.read(begin, count).n, count) << name;
             ASSERT_EQ(
-                    std::vector<float>(
-                            rows.x.floats(), rows.x.floats() + count * d),
+                    std::vector<float>(rows, rows + count * d),
                     std::vector<float>(
                             x.begin() + begin * d,
                             x.begin() + (begin + count) * d))
@@ -101,14 +101,24 @@ TEST(VectorFile, NpyKeepsTheTypeThatWasAskedFor) {
     }
 }
 
-TEST(VectorFile, ReadsRowsOfFloatsInPlace) {
+TEST(VectorFile, ReadsRowsInPlaceAsTheyAre) {
     const TemporaryDirectory directory;
-    for (const char* name : {"x.fbin", "x.npy"}) {
-        const std::string path = directory.file(name);
+    struct Case {
+        const char* name;
+        RowType type;
+    };
+    for (const Case& c :
+         {Case{"x.fbin", RowType::float32},
+          Case{"x.npy", RowType::float32},
+          Case{"x.f16bin", RowType::float16},
+          Case{"x.u8bin", RowType::uint8},
+          Case{"x.i8bin", RowType::int8}}) {
+        const std::string path = directory.file(c.name);
         write(path, 4, small_numbers(400));
         VectorFile file(path);
-        const float* const first = file.read(0, 100).x.floats();
-        EXPECT_EQ(file.read(10, 1).x.data, first + 40) << name;
+        const RowView all = file.read(0, 100).x;
+        EXPECT_EQ(all.type, c.type) << c.name;
+        EXPECT_EQ(file.read(10, 1).x.data, all.from(40).data) << c.name;
     }
 }
 
