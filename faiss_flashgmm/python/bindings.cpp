@@ -19,6 +19,7 @@
 #include <faiss_flashgmm/em/EMSolver.h>
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/device_name.h>
 
 #if FLASHGMM_PYTHON_CUDA
 #include <faiss_flashgmm/gpu/CudaBackend.h>
@@ -116,22 +117,18 @@ std::unique_ptr<RowSource> make_source(
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& device) {
-    if (device == "cpu") {
+    const std::vector<int> devices = cuda_devices_of(device);
+    if (devices.empty()) {
         return std::make_unique<CpuBackend>();
     }
 #if FLASHGMM_PYTHON_CUDA
-    if (device.starts_with("cuda")) {
-        CudaOptions options;
-        if (device.size() > 5) {
-            options.device = std::stoi(device.substr(5));
-        }
-        return std::make_unique<CudaBackend>(options);
-    }
-#endif
+    CudaOptions options;
+    options.devices = devices;
+    return std::make_unique<CudaBackend>(options);
+#else
     FLASHGMM_THROW_FMT(
-            "device '%s': this build has none but 'cpu'%s",
-            device.c_str(),
-            FLASHGMM_PYTHON_CUDA ? " and 'cuda:N'" : "");
+            "device '%s': this build has none but 'cpu'", device.c_str());
+#endif
 }
 
 std::string why_no_cuda() {

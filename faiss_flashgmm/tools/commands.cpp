@@ -1,7 +1,6 @@
 #include <faiss_flashgmm/tools/commands.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include <faiss_flashgmm/make_multi_assign.h>
 #include <faiss_flashgmm/tools/Console.h>
 #include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/device_name.h>
 
 #if FLASHGMM_TOOLS_CUDA
 #include <faiss_flashgmm/GpuFlashGMMClustering.h>
@@ -23,24 +23,6 @@
 namespace faiss_flashgmm {
 
 namespace {
-
-bool is_cuda(const std::string& device) {
-    return device == "cuda" || device.starts_with("cuda:");
-}
-
-/// The device of cuda:N.
-int cuda_device(const std::string& device) {
-    int id = 0;
-    if (device.starts_with("cuda:")) {
-        const char* const end = device.data() + device.size();
-        const auto [stop, error] = std::from_chars(device.data() + 5, end, id);
-        FLASHGMM_THROW_IF_NOT_FMT(
-                error == std::errc() && stop == end,
-                "--device %s: after cuda: comes a number",
-                device.c_str());
-    }
-    return id;
-}
 
 #if !FLASHGMM_TOOLS_CUDA
 [[noreturn]] void fail_without_cuda(const std::string& device) {
@@ -66,11 +48,14 @@ void Common::add_seed(CLI::App& command) {
 }
 
 void Common::add_device(CLI::App& command) {
-    command.add_option("--device", device, "cpu, cuda or cuda:N")
+    command.add_option("--device", device, "cpu, cuda or cuda:N,...")
             ->check([](const std::string& text) {
-                return text == "cpu" || is_cuda(text)
-                        ? std::string()
-                        : text + " is neither cpu nor cuda nor cuda:N";
+                try {
+                    cuda_devices_of(text);
+                } catch (const Error& error) {
+                    return std::string(error.what());
+                }
+                return std::string();
             })
             ->capture_default_str();
 }
@@ -83,15 +68,15 @@ void Common::apply() const {
 }
 
 std::unique_ptr<Backend> Common::make_backend() const {
-    if (!is_cuda(device)) {
+    const std::vector<int> devices = cuda_devices_of(device);
+    if (devices.empty()) {
         return std::make_unique<CpuBackend>();
     }
 #if FLASHGMM_TOOLS_CUDA
     CudaOptions options;
-    options.device = cuda_device(device);
+    options.devices = devices;
     return std::make_unique<CudaBackend>(options);
 #else
-    cuda_device(device);
     fail_without_cuda(device);
 #endif
 }
@@ -107,15 +92,15 @@ std::unique_ptr<FlashGMMClustering> Common::make_clustering(
             "%lld components of %lld dimensions",
             static_cast<long long>(k),
             static_cast<long long>(d));
-    if (!is_cuda(device)) {
+    const std::vector<int> devices = cuda_devices_of(device);
+    if (devices.empty()) {
         return std::make_unique<FlashGMMClustering>(d, k, cp, gmm);
     }
 #if FLASHGMM_TOOLS_CUDA
     auto clustering = std::make_unique<GpuFlashGMMClustering>(d, k, cp, gmm);
-    clustering->cuda.device = cuda_device(device);
+    clustering->cuda.devices = devices;
     return clustering;
 #else
-    cuda_device(device);
     fail_without_cuda(device);
 #endif
 }

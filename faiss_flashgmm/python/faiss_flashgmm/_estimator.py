@@ -85,7 +85,7 @@ class FlashGMM(_Mixin, _Base):
     warm_start : bool, default=False
         Start from the last fit.
     device : str, default="cpu"
-        "cpu", "cuda" or "cuda:N".
+        "cpu", "cuda" or "cuda:N,..." for several devices.
     verbose : bool, default=False
         Show a progress bar with log-likelihood and time left (tqdm if it is
         installed, else a line an iteration on stderr).
