@@ -15,11 +15,12 @@ namespace faiss_flashgmm {
  * device, which is read in place, and of any RowType. Several devices share
  * each chunk of rows.
  *
- * On sm_90, pass 1 multiplies rows and means on the tensor
+ * From sm_80 on, pass 1 multiplies rows and means on the tensor
  * cores and keeps, for each row, log Z over all components and the few with
  * responsibility above min_responsibility; pass 2 sums rows over these pairs.
  * Rows with very many such components, or that fp16 cannot hold, go through
- * the reference kernels; so does everything elsewhere. See docs/kernel.md.
+ * the reference kernels; so does everything on older devices. See
+ * docs/kernel.md.
  *
  * Device memory, on each device, does not depend on the number of rows except
  * for those that are kept (see Backend::begin_fit): device_bytes() of the

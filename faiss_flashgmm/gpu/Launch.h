@@ -8,6 +8,7 @@
 #include <faiss_flashgmm/gpu/kernels/EmitPairs.cuh>
 #include <faiss_flashgmm/gpu/kernels/PairSums.cuh>
 #include <faiss_flashgmm/gpu/kernels/RefinePairs.cuh>
+#include <faiss_flashgmm/gpu/kernels/SeedRows.cuh>
 #include <faiss_flashgmm/gpu/kernels/SparsePosterior.cuh>
 #include <faiss_flashgmm/gpu/utils/Buffer.h>
 
