@@ -2,11 +2,13 @@
 // with one list a vector scans for a recall@10, over those that the policy
 // scans for the same, copies counted. Above 1, the policy scans fewer.
 //
-//     bench_assignment BASE QUERIES NLIST[,NLIST...] [SEEDS] [RESULTS.jsonl]
+//     bench_assignment BASE QUERIES NLIST[,NLIST...] [SEEDS [RESULTS.jsonl
+//                      [free,tied]]]
 //
 // All rows of BASE are trained on and stored, 25 iterations each; the neighbors
 // of all queries are found by brute force. Nothing but the recall uses the
-// queries. Seeds are 1, 2, ... SEEDS (default 3).
+// queries. Seeds are 1, 2, ... SEEDS (default 3). Mixtures are fitted with one
+// variance and weight for each component (free), and with one for all (tied).
 
 #include <algorithm>
 #include <cmath>
@@ -296,49 +298,59 @@ void report_policies(const Problem& p, const Lists& lists, Reporter& reporter) {
     }
 }
 
-void run(const Problem& p, idx_t nlist, int seeds, std::ofstream& results) {
-    Reporter reporter(p, results);
-    for (int seed = 1; seed <= seeds; seed++) {
-        ScanCurve reference;
-        for (int model = 0; model < 3; model++) {
-            Timer timer;
-            Lists lists = model == 0 ? fit_kmeans(p, nlist, seed)
-                    : model == 1     ? fit_mixture(
-                                           p,
-                                           nlist,
-                                           seed,
-                                           VarianceModel::per_component,
-                                           WeightModel::free)
-                                 : fit_mixture(
-                                           p,
-                                           nlist,
-                                           seed,
-                                           VarianceModel::tied,
-                                           WeightModel::uniform);
-            const double fitted = timer.seconds();
-            lists.primary.resize(p.base.n);
-            lists.quantizer.assign(p.base.n, p.rows(), lists.primary.data());
-            if (model == 0) {
-                reporter.start(
-                        nlist,
-                        seed,
-                        measure_scans(
-                                lists.quantizer,
-                                p.base.n,
-                                1,
-                                lists.primary.data(),
-                                p.queries.n,
-                                p.queries.values.data(),
-                                kNeighbors,
-                                p.neighbors.data()));
-            }
-            report_policies(p, lists, reporter);
-            std::printf(
-                    "# %s: fit %.1f s, all policies %.1f s\n",
-                    lists.name.c_str(),
-                    fitted,
-                    timer.seconds() - fitted);
+std::vector<std::string> split(const std::string& text) {
+    std::vector<std::string> parts;
+    std::istringstream stream(text);
+    for (std::string part; std::getline(stream, part, ',');) {
+        parts.push_back(part);
+    }
+    return parts;
+}
+
+void run(
+        const Problem& p,
+        idx_t nlist,
+        int seed,
+        const std::vector<std::string>& models,
+        Reporter& reporter) {
+    for (const std::string& model : models) {
+        Timer timer;
+        Lists lists = model == "free" ? fit_mixture(
+                                                p,
+                                                nlist,
+                                                seed,
+                                                VarianceModel::per_component,
+                                                WeightModel::free)
+                : model == "tied" ? fit_mixture(
+                                            p,
+                                            nlist,
+                                            seed,
+                                            VarianceModel::tied,
+                                            WeightModel::uniform)
+                                  : fit_kmeans(p, nlist, seed);
+        const double fitted = timer.seconds();
+        lists.primary.resize(p.base.n);
+        lists.quantizer.assign(p.base.n, p.rows(), lists.primary.data());
+        if (model == models[0]) {
+            reporter.start(
+                    nlist,
+                    seed,
+                    measure_scans(
+                            lists.quantizer,
+                            p.base.n,
+                            1,
+                            lists.primary.data(),
+                            p.queries.n,
+                            p.queries.values.data(),
+                            kNeighbors,
+                            p.neighbors.data()));
         }
+        report_policies(p, lists, reporter);
+        std::printf(
+                "# %s: fit %.1f s, all policies %.1f s\n",
+                lists.name.c_str(),
+                fitted,
+                timer.seconds() - fitted);
     }
 }
 
@@ -347,12 +359,12 @@ void run(const Problem& p, idx_t nlist, int seeds, std::ofstream& results) {
 int main(int argc, char** argv) {
     try {
         FLASHGMM_THROW_IF_NOT_FMT(
-                argc >= 4 && argc <= 6,
+                argc >= 4 && argc <= 7,
                 "usage: bench_assignment BASE QUERIES NLIST[,NLIST...] "
-                "[SEEDS] [RESULTS.jsonl]");
+                "[SEEDS [RESULTS.jsonl [free,tied]]]");
         const int seeds = argc > 4 ? std::atoi(argv[4]) : 3;
         std::ofstream results;
-        if (argc == 6) {
+        if (argc > 5) {
             results.open(argv[5], std::ios::app);
             FLASHGMM_THROW_IF_NOT_FMT(
                     results.good(), "cannot write %s", argv[5]);
@@ -367,9 +379,14 @@ int main(int argc, char** argv) {
                 "centroids",
                 "policy",
                 "infl");
-        std::istringstream sizes(argv[3]);
-        for (std::string size; std::getline(sizes, size, ',');) {
-            run(problem, std::atoll(size.c_str()), seeds, results);
+        std::vector<std::string> models =
+                split(argc > 6 ? argv[6] : "free,tied");
+        models.insert(models.begin(), "k-means");
+        Reporter reporter(problem, results);
+        for (int seed = 1; seed <= seeds; seed++) {
+            for (const std::string& nlist : split(argv[3])) {
+                run(problem, std::atoll(nlist.c_str()), seed, models, reporter);
+            }
         }
     } catch (const std::exception& error) {
         std::fprintf(stderr, "bench_assignment: %s\n", error.what());
