@@ -1,6 +1,7 @@
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <faiss_flashgmm/list_codes.h>
 #include <faiss_flashgmm/list_entries.h>
 #include <faiss_flashgmm/unique_results.h>
+#include <faiss_flashgmm/unique_scan.h>
 
 namespace faiss_flashgmm {
 
@@ -369,6 +371,13 @@ class AtMostAllLists {
     std::unique_ptr<faiss::IVFSearchParameters> clamped_;
 };
 
+/// Entries that hold k different ids for most queries, if the vectors near them
+/// have as many copies as others: the mean and 3 standard deviations.
+idx_t likely_entries(idx_t k, double copies_a_vector) {
+    const double mean = double(k) * copies_a_vector;
+    return k + idx_t(std::ceil(mean + 3 * std::sqrt(mean)));
+}
+
 } // namespace
 
 /// @param fetch     (i0, count, k, distances, labels): the k best entries of
@@ -386,40 +395,60 @@ void IndexIVFMultiAssign<Base>::search_unique(
         fetch(0, n, k, distances, labels);
         return;
     }
-    // The k-th best different id is among that many entries.
+    // The k-th best different id is among that many entries, and most often
+    // among far fewer.
     const idx_t n_entries = this->ntotal + n_copies_;
-    const idx_t fetched = k >= n_entries
+    const idx_t enough = k >= n_entries
             ? n_entries
             : std::min(n_entries, max_copies_ * (k - 1) + 1);
+    const double copies_a_vector = double(n_copies_) / double(this->ntotal);
+    const idx_t tried = std::min(enough, likely_entries(k, copies_a_vector));
     const idx_t block = std::clamp<idx_t>(
-            kFetchedBytes / (sizeof(float) + sizeof(idx_t)) / fetched,
+            kFetchedBytes / (sizeof(float) + sizeof(idx_t)) / tried,
             1,
             std::max<idx_t>(n, 1));
     const float no_result = this->metric_type == faiss::METRIC_INNER_PRODUCT
             ? std::numeric_limits<float>::lowest()
             : std::numeric_limits<float>::max();
 
-    std::vector<float> fetched_distances(block * fetched);
-    std::vector<idx_t> fetched_labels(block * fetched);
+    std::vector<float> fetched_distances(std::max(block * tried, enough));
+    std::vector<idx_t> fetched_labels(fetched_distances.size());
     SeenIds seen;
+    const auto keep_unique = [&](idx_t query, idx_t from, idx_t fetched) {
+        return unique_topk(
+                fetched,
+                fetched_distances.data() + from,
+                fetched_labels.data() + from,
+                IdOfLabel{*this, store_pairs},
+                no_result,
+                k,
+                distances + query * k,
+                labels + query * k,
+                seen);
+    };
+    std::vector<idx_t> again;
     for (idx_t i0 = 0; i0 < n; i0 += block) {
         const idx_t count = std::min(block, n - i0);
         fetch(i0,
               count,
-              fetched,
+              tried,
               fetched_distances.data(),
               fetched_labels.data());
+        again.clear();
         for (idx_t i = 0; i < count; i++) {
-            unique_topk(
-                    fetched,
-                    fetched_distances.data() + i * fetched,
-                    fetched_labels.data() + i * fetched,
-                    IdOfLabel{*this, store_pairs},
-                    no_result,
-                    k,
-                    distances + (i0 + i) * k,
-                    labels + (i0 + i) * k,
-                    seen);
+            const size_t found = keep_unique(i0 + i, i * tried, tried);
+            const bool were_all = fetched_labels[(i + 1) * tried - 1] == -1;
+            if (found < size_t(k) && !were_all && tried < enough) {
+                again.push_back(i0 + i);
+            }
+        }
+        for (idx_t query : again) {
+            fetch(query,
+                  1,
+                  enough,
+                  fetched_distances.data(),
+                  fetched_labels.data());
+            keep_unique(query, 0, enough);
         }
     }
 }
@@ -496,6 +525,23 @@ void IndexIVFMultiAssign<Base>::search_preassigned(
     FAISS_THROW_IF_NOT_MSG(
             assign ? bool(centroid_dis) : kFastScan,
             "the lists of the queries or the distances to them are missing");
+#if FAISS_FLASHGMM_HAS_SEARCH1
+    if (!kFastScan && n_copies_ > 0 &&
+        can_scan_unique(*this, store_pairs, params)) {
+        scan_unique(
+                *this,
+                n,
+                x,
+                k,
+                assign,
+                centroid_dis,
+                distances,
+                labels,
+                params,
+                stats);
+        return;
+    }
+#endif
     const idx_t nprobe = probes_a_query(*this, params);
     search_unique(
             n,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <unordered_set>
@@ -62,9 +63,10 @@ class SeenIds {
  * @param id_of     id of a label
  * @param k         results to write; those missing are filled with label -1
  *                  and distance `no_result`
+ * @return          results that are not missing
  */
 template <class IdOf>
-void unique_topk(
+size_t unique_topk(
         size_t n_in,
         const float* distances_in,
         const idx_t* labels_in,
@@ -83,10 +85,9 @@ void unique_topk(
             kept++;
         }
     }
-    for (; kept < k; kept++) {
-        distances[kept] = no_result;
-        labels[kept] = -1;
-    }
+    std::fill(distances + kept, distances + k, no_result);
+    std::fill(labels + kept, labels + k, idx_t(-1));
+    return kept;
 }
 
 /** Keeps the best result of each id, in place. Does nothing the second time.

@@ -1,6 +1,7 @@
 #include "face/multi_assign_cases.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <random>
@@ -517,9 +518,13 @@ void Oracle::expect_equal(
                 ASSERT_EQ(id, -1);
                 continue;
             }
-            ASSERT_EQ(distance, distances[j]) << "query " << i << ", " << j;
+            // coarse distances depend on how many queries come at once
+            const float error =
+                    approximate_ ? 1e-5f * std::abs(distances[j]) : 0;
+            ASSERT_NEAR(distance, distances[j], error)
+                    << "query " << i << ", " << j;
             ASSERT_TRUE(best.count(id)) << "id " << id;
-            ASSERT_EQ(distance, best[id]);
+            ASSERT_NEAR(distance, best[id], error);
         }
     }
 }

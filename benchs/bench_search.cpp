@@ -1,0 +1,181 @@
+// What it costs a search that vectors in two lists are returned once.
+//
+//     bench_search BASE QUERIES ROWS NLIST NPROBE RUNS CODEC... [>> RESULTS]
+//
+// CODEC is the part of a factory string after the lists: Flat, SQ8, PQ64x4fs.
+// The same queries run by turns, on one thread, through
+//   single   the stock index with one entry a vector,
+//   copies   the stock index with the entries of both lists, repeats returned,
+//   unique   IndexIVFMultiAssign with the same lists.
+// A line holds microseconds of CPU time a query, medians of RUNS, and the
+// median and extremes of unique / copies: what the repeats cost to drop.
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <omp.h>
+
+#include <faiss/IVFlib.h>
+#include <faiss/IndexIVF.h>
+#include <faiss/index_factory.h>
+
+#include <faiss_flashgmm/IndexIVFMultiAssign.h>
+#include <faiss_flashgmm/io/open_vectors.h>
+#include <faiss_flashgmm/stock_index.h>
+#include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/Json.h>
+
+namespace {
+
+using namespace faiss_flashgmm;
+
+/// Stores about half of the vectors twice.
+constexpr double kDistanceRatio = 1.07;
+
+double cpu_seconds() {
+    timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+struct Search {
+    const faiss::Index& index;
+    const Matrix<float>& queries;
+    int64_t k;
+    std::vector<float> distances = std::vector<float>(queries.n * k);
+    std::vector<idx_t> labels = std::vector<idx_t>(queries.n * k);
+    std::vector<double> times = {};
+
+    void run() {
+        const double start = cpu_seconds();
+        index.search(
+                queries.n,
+                queries.values.data(),
+                k,
+                distances.data(),
+                labels.data());
+        times.push_back((cpu_seconds() - start) / double(queries.n) * 1e6);
+    }
+};
+
+std::unique_ptr<faiss::Index> make_index(
+        const Matrix<float>& base,
+        int64_t n,
+        size_t nlist,
+        const std::string& codec,
+        std::vector<float>& centroids) {
+    std::unique_ptr<faiss::Index> index(faiss::index_factory(
+            int(base.d),
+            ("IVF" + std::to_string(nlist) + "," + codec).c_str()));
+    MultiAssign assigner;
+    assigner.policy = AssignPolicy::nearest;
+    assigner.distance_ratio = kDistanceRatio;
+    make_multi_assign(index, assigner);
+    auto* ivf = faiss::ivflib::extract_index_ivf(index.get());
+    if (!centroids.empty()) {
+        ivf->quantizer->add(idx_t(nlist), centroids.data());
+    }
+    index->train(n, base.values.data());
+    centroids.resize(nlist * base.d);
+    ivf->quantizer->reconstruct_n(0, idx_t(nlist), centroids.data());
+    index->add(n, base.values.data());
+    return index;
+}
+
+void set_nprobe(faiss::Index& index, size_t nprobe) {
+    faiss::ivflib::extract_index_ivf(&index)->nprobe = nprobe;
+}
+
+int run(int argc, char** argv) {
+    FLASHGMM_THROW_IF_NOT_FMT(
+            argc > 7,
+            "usage: bench_search BASE QUERIES ROWS NLIST NPROBE RUNS CODEC...");
+    const Matrix<float> base = read_vectors(argv[1]);
+    const Matrix<float> queries = read_vectors(argv[2]);
+    const int64_t n = std::min<int64_t>(base.n, std::atoll(argv[3]));
+    const size_t nlist = std::atoll(argv[4]), nprobe = std::atoll(argv[5]);
+    const int runs = std::atoi(argv[6]);
+    std::vector<float> centroids;
+    for (int c = 7; c < argc; c++) {
+        const auto index = make_index(base, n, nlist, argv[c], centroids);
+        const auto single = to_stock(*index, StockCopies::single);
+        const auto copies = to_stock(*index, StockCopies::all);
+        for (faiss::Index* any : {index.get(), single.get(), copies.get()}) {
+            set_nprobe(*any, nprobe);
+        }
+        for (int64_t k : {10, 100}) {
+            omp_set_num_threads(1);
+            Search searches[] = {
+                    {*single, queries, k},
+                    {*copies, queries, k},
+                    {*index, queries, k}};
+            for (int i = 0; i < runs + 1; i++) {
+                for (Search& search : searches) {
+                    search.run();
+                }
+            }
+            std::vector<double> ratios;
+            for (Search& search : searches) {
+                search.times.erase(search.times.begin()); // warms up
+            }
+            for (int i = 0; i < runs; i++) {
+                ratios.push_back(searches[2].times[i] / searches[1].times[i]);
+            }
+            omp_set_num_threads(omp_get_num_procs());
+            const auto* multi = dynamic_cast<IVFMultiAssign*>(index.get());
+            std::printf(
+                    "%s\n",
+                    JsonObject()
+                            .add("bench", "search")
+                            .add("faiss",
+                                 std::to_string(FAISS_VERSION_MAJOR) + "." +
+                                         std::to_string(FAISS_VERSION_MINOR) +
+                                         "." +
+                                         std::to_string(FAISS_VERSION_PATCH))
+                            .add("codec", argv[c])
+                            .add("rows", n)
+                            .add("nlist", nlist)
+                            .add("nprobe", nprobe)
+                            .add("k", k)
+                            .add("entries_per_vector",
+                                 multi->entries_per_vector())
+                            .add("single_us", median(searches[0].times))
+                            .add("copies_us", median(searches[1].times))
+                            .add("unique_us", median(searches[2].times))
+                            .add("cost", median(ratios))
+                            .add("cost_min",
+                                 *std::min_element(
+                                         ratios.begin(), ratios.end()))
+                            .add("cost_max",
+                                 *std::max_element(
+                                         ratios.begin(), ratios.end()))
+                            .str()
+                            .c_str());
+            std::fflush(stdout);
+        }
+    }
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "bench_search: %s\n", error.what());
+        return 1;
+    }
+}
