@@ -25,12 +25,16 @@ namespace {
 
 using namespace faiss_flashgmm::testing;
 
-std::unique_ptr<faiss::Index> made(
-        const std::string& key,
-        const MultiAssign& assigner = {AssignPolicy::nearest}) {
+MultiAssign nearest_policy() {
+    MultiAssign assigner;
+    assigner.policy = AssignPolicy::nearest;
+    return assigner;
+}
+
+std::unique_ptr<faiss::Index> made(const std::string& key) {
     std::unique_ptr<faiss::Index> index(
             faiss::index_factory(kDim, key.c_str()));
-    make_multi_assign(index, assigner);
+    make_multi_assign(index, nearest_policy());
     if (auto* chain = dynamic_cast<faiss::IndexPreTransform*>(index.get())) {
         if (auto* opq = dynamic_cast<faiss::OPQMatrix*>(chain->chain[0])) {
             opq->niter = opq->niter_pq_0 = opq->niter_pq = 1;
@@ -167,9 +171,7 @@ TEST_P(WrapperTest, IndexShards) {
     for (bool threaded : {false, true}) {
         auto index = collected<faiss::IndexShards>(key, threaded);
         dynamic_cast<faiss::IndexShards&>(*index).successive_ids = false;
-        MultiAssign assigner;
-        assigner.policy = AssignPolicy::nearest;
-        IVFMultiAssign* first = make_multi_assign(index, assigner);
+        IVFMultiAssign* first = make_multi_assign(index, nearest_policy());
         ASSERT_EQ(multi_assign_parts(*index).size(), 2u);
         EXPECT_EQ(multi_assign_parts(*index)[0], first);
         index->train(kRows, rows.data());
@@ -185,9 +187,7 @@ TEST_P(WrapperTest, IndexShards) {
 
 TEST_P(WrapperTest, IndexReplicas) {
     auto index = collected<faiss::IndexReplicas>(key, true);
-    MultiAssign assigner;
-    assigner.policy = AssignPolicy::nearest;
-    make_multi_assign(index, assigner);
+    make_multi_assign(index, nearest_policy());
     index->train(kRows, rows.data());
     index->add(kRows, rows.data());
     EXPECT_EQ(index->ntotal, kRows);
