@@ -395,14 +395,17 @@ void IndexIVFMultiAssign<Base>::search_unique(
         fetch(0, n, k, distances, labels);
         return;
     }
-    // The k-th best different id is among that many entries, and most often
-    // among far fewer.
+    // The k-th best different id is among `enough` entries, and most often
+    // among far fewer. With FastScan these are cheaper; elsewhere searching
+    // again would show in the statistics.
     const idx_t n_entries = this->ntotal + n_copies_;
     const idx_t enough = k >= n_entries
             ? n_entries
             : std::min(n_entries, max_copies_ * (k - 1) + 1);
     const double copies_a_vector = double(n_copies_) / double(this->ntotal);
-    const idx_t tried = std::min(enough, likely_entries(k, copies_a_vector));
+    const idx_t tried = kFastScan
+            ? std::min(enough, likely_entries(k, copies_a_vector))
+            : enough;
     const idx_t block = std::clamp<idx_t>(
             kFetchedBytes / (sizeof(float) + sizeof(idx_t)) / tried,
             1,

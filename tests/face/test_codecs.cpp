@@ -247,9 +247,8 @@ TEST_P(CodecTest, StatisticsCountEntries) {
             nullptr,
             &stats);
     EXPECT_EQ(stats.nq, size_t(kQueries));
-    EXPECT_GE(stats.ndis, kQueries * index.multi->nentries());
-    EXPECT_LE(stats.ndis, 2 * kQueries * index.multi->nentries());
-    EXPECT_LE(stats.nlist, size_t(2 * kQueries * kLists));
+    EXPECT_EQ(stats.ndis, kQueries * index.multi->nentries());
+    EXPECT_LE(stats.nlist, size_t(kQueries * kLists));
     EXPECT_GT(stats.nlist, size_t(kQueries * kLists / 2));
 }
 
