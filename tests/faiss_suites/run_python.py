@@ -36,63 +36,48 @@ def load(path):
 
 
 def swapper(plugin):
-    """A function from a Python object to one whose index is swapped."""
+    """A function that swaps the index behind a Python object, in place."""
     holder = faiss.IndexPreTransform(faiss.IndexFlatL2(1))
 
     def swap(index):
-        if index is None or not isinstance(index, faiss.Index):
+        if not isinstance(index, faiss.Index):
             return index
         address = int(index.this)
         new_address = plugin.faiss_suites_swap(address)
         if new_address is None:
             raise RuntimeError(f"{type(index)} cannot be swapped")
-        if new_address == address:
-            return index
-        owned = index.this.own()
-        index.this.disown()  # deleted by the swap
-        plugin.faiss_suites_hold(int(holder.this), new_address)
-        result = faiss.downcast_index(holder.index)
-        plugin.faiss_suites_hold(int(holder.this), None)
-        if owned:
-            result.this.acquire()
-        if hasattr(index, "referenced_objects"):
-            result.referenced_objects = index.referenced_objects
-        return result
+        if new_address != address:
+            owned = index.this.own()
+            index.this.disown()  # deleted by the swap
+            plugin.faiss_suites_hold(int(holder.this), new_address)
+            index.this = faiss.downcast_index(holder.index).this
+            plugin.faiss_suites_hold(int(holder.this), None)
+            if owned:
+                index.this.acquire()
+        return index
 
     return swap
 
 
-class SwappedClass(type):
-    """Stands for a class of FAISS: its objects, and isinstance, are those of
-    the class; its constructor swaps."""
-
-    def __call__(cls, *args):
-        return cls.swap(cls.stock(*args))
-
-    def __instancecheck__(cls, instance):
-        return isinstance(instance, cls.stock)
-
-    def __getattr__(cls, name):
-        return getattr(cls.stock, name)
-
-
 def install(swap):
+    def swap_constructor(cls):
+        stock_init = cls.__init__
+
+        def init(self, *args):
+            stock_init(self, *args)
+            if type(self) is cls:
+                swap(self)
+
+        cls.__init__ = init
+
+    def swap_result(function):
+        return lambda *args, **kwargs: swap(function(*args, **kwargs))
+
     for name in CLASSES:
-        stock = getattr(faiss, name)
-        setattr(
-            faiss,
-            name,
-            SwappedClass(name, (), {"stock": stock, "swap": staticmethod(swap)}),
-        )
-
-    def wrap(function):
-        def swapped(*args, **kwargs):
-            return swap(function(*args, **kwargs))
-
-        return swapped
-
+        swap_constructor(getattr(faiss, name))
     for name in FUNCTIONS:
-        setattr(faiss, name, wrap(getattr(faiss, name)))
+        setattr(faiss, name, swap_result(getattr(faiss, name)))
+
 
 def main():
     plugin, source, module = sys.argv[1:4]
