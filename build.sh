@@ -17,6 +17,9 @@ usage: ./build.sh <command>
                  tests; args go to pytest
   unit [args]    the unit tests alone; args go to ctest
   asan [args]    the unit tests under the sanitizers; args go to ctest
+  faiss [prefix] the unit tests with another FAISS than Debian's: that
+                 installed in prefix or $FAISS_PREFIX, or else the sources in
+                 $FAISS_SOURCE, which are built once into build/faiss
   build [preset] build a preset of CMakePresets.json (default: release)
   bench [args]   time an EM iteration against k-means; args go to bench_em
   format         format the sources in place (clang-format 14)
@@ -139,6 +142,41 @@ python_package() {
         die "Python tests failed"
 }
 
+build_faiss() {
+    [[ -f $1/faiss/Index.h ]] || die "no sources of FAISS in $1"
+    say "Build FAISS from $1"
+    cmake -S "$1" -B build/faiss-build -DCMAKE_BUILD_TYPE=Release \
+        -DCMAKE_INSTALL_PREFIX="$PWD/build/faiss" -DBUILD_SHARED_LIBS=ON \
+        -DBUILD_TESTING=OFF -DFAISS_ENABLE_GPU=OFF -DFAISS_ENABLE_PYTHON=OFF \
+        -DFAISS_ENABLE_EXTRAS=OFF -DFAISS_ENABLE_MKL=OFF
+    cmake --build build/faiss-build --parallel "$(nproc)" --target install
+    # FAISS 1.14.2 to 1.15 forget this header.
+    local header=faiss/utils/popcount.h
+    if [[ -f $1/$header ]]; then
+        cp "$1/$header" "build/faiss/include/$header"
+    fi
+}
+
+# another_faiss [prefix]
+another_faiss() {
+    local prefix=${1:-${FAISS_PREFIX:-}}
+    if [[ -z $prefix ]]; then
+        [[ -n ${FAISS_SOURCE:-} ]] ||
+            die "give a prefix, or set FAISS_PREFIX or FAISS_SOURCE"
+        prefix=$PWD/build/faiss
+        [[ -d $prefix ]] || build_faiss "$FAISS_SOURCE"
+    fi
+    [[ -f $prefix/include/faiss/Index.h ]] || die "no FAISS in $prefix"
+    say "Test with the FAISS in $prefix"
+    have ninja && export CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja}
+    local dir=build/other-faiss
+    cmake --preset release -B "$dir" -DCMAKE_PREFIX_PATH="$prefix" \
+        -DFLASHGMM_BENCHS=OFF -DFLASHGMM_DEMO=OFF
+    cmake --build "$dir" --parallel "$(nproc)"
+    ctest --test-dir "$dir" --parallel "$(nproc)" --output-on-failure \
+        --no-tests=error --label-exclude consumer
+}
+
 sources() {
     local rooms=(faiss_flashgmm tests benchs examples)
     {
@@ -200,6 +238,11 @@ main() {
             check
             run_tests release
             run_tests asan
+            if [[ -n ${FAISS_PREFIX:-}${FAISS_SOURCE:-} ]]; then
+                another_faiss
+            else
+                say "Skipped: neither FAISS_PREFIX nor FAISS_SOURCE is set"
+            fi
             python_package || say "Skipped: no package index for Python"
             say "All tests passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"
             ;;
@@ -210,6 +253,10 @@ main() {
         asan)
             ensure_packages
             run_tests asan "$@"
+            ;;
+        faiss)
+            ensure_packages
+            another_faiss "$@"
             ;;
         build)
             ensure_packages
