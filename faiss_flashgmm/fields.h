@@ -159,15 +159,10 @@ void visit_fields(T& counts, const Visit& visit) {
     visit("largest_id", counts.largest_id);
 }
 
-/// The same for what was learned from data: files keep it, descriptions of an
-/// index have none of it.
-template <class T, class Visit>
-void visit_learned(T&, const Visit&) {}
-
 /// Stores the fields as "<prefix>.<name>".
 template <class T>
 void put_fields(const T& object, const std::string& prefix, Record& record) {
-    const auto put = [&](const char* name, const auto& field) {
+    visit_fields(object, [&](const char* name, const auto& field) {
         using Field = std::remove_cvref_t<decltype(field)>;
         const std::string full = prefix + "." + name;
         if constexpr (std::is_enum_v<Field>) {
@@ -179,16 +174,14 @@ void put_fields(const T& object, const std::string& prefix, Record& record) {
         } else {
             record.set(full, field);
         }
-    };
-    visit_fields(object, put);
-    visit_learned(object, put);
+    });
 }
 
 /// Fields that the record lacks stay. Throws faiss::FaissException naming the
 /// first that does not fit.
 template <class T>
 void get_fields(T& object, const std::string& prefix, const Record& record) {
-    const auto get = [&](const char* name, auto& field) {
+    visit_fields(object, [&](const char* name, auto& field) {
         using Field = std::remove_cvref_t<decltype(field)>;
         const std::string full = prefix + "." + name;
         if constexpr (std::is_enum_v<Field>) {
@@ -216,9 +209,7 @@ void get_fields(T& object, const std::string& prefix, const Record& record) {
         } else {
             record.get(full, field);
         }
-    };
-    visit_fields(object, get);
-    visit_learned(object, get);
+    });
 }
 
 } // namespace faiss_flashgmm

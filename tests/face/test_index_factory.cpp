@@ -53,6 +53,10 @@ TEST(IndexFactory, PartsSayPolicyAndMixture) {
             MultiAssign().policy);
     EXPECT_TRUE(multi_of(*build("IVF32,Flat,MA")).kmeans_centroids);
     EXPECT_EQ(multi_of(*build("IVF32,Flat,MA(tau=0.25)")).assigner.tau, 0.25);
+    index = build("IVF32,Flat,MA(soar,1.5,4)");
+    EXPECT_EQ(multi_of(*index).assigner.policy, AssignPolicy::soar);
+    EXPECT_EQ(multi_of(*index).assigner.max_inflation, 1.5);
+    EXPECT_EQ(multi_of(*index).assigner.max_entries, 4);
     // wherever the part stands
     EXPECT_EQ(
             multi_of(*build("PCA8,IVF32_GMM,Flat,RFlat,MA(nearest)"))
@@ -85,6 +89,9 @@ TEST(IndexFactory, DescriptionsComeBack) {
                      "IDMap,IVF32,Flat,MA(nearest)",
                      "IVF32_GMM,PQ4x8,MA(nearest),RFlat",
                      "IVF32_GMM,PQ4x4fs,MA(nearest)",
+                     "IVF32_GMM,PQ4x4fs,MA(soar,1.5),RFlat",
+                     "IVF32,Flat,MA(air,1.25,air_relaxed=1)",
+                     "IVF32_GMM,Flat,MA(demand,1.5,demand_spread=0.25)",
                      "IVF32_GMM,PQ4x4fsr_64,MA", "IVF32,SQ6,MA(nearest)",
 #if FAISS_FLASHGMM_HAS_RABITQ
                      "IVF32_GMM,RaBitQ,MA",
@@ -112,6 +119,7 @@ TEST(IndexFactory, DescriptionsComeBack) {
              "IVF32_GMM,Flat,MA(nearest),RFlat"},
             {"IVF32_GMM,PQ4,IDMap,MA", "IDMap,IVF32_GMM,PQ4x8,MA"},
             {"IVF32(Flat)_GMM,Flat", "IVF32_GMM,Flat"},
+            {"IVF32_GMM,Flat,MA(soar,1.5,2)", "IVF32_GMM,Flat,MA(soar,1.5)"},
     };
     for (const auto& [description, canonical] : equal) {
         EXPECT_EQ(index_description(*build(description)), canonical);

@@ -26,6 +26,7 @@
 #include <faiss/invlists/OnDiskInvertedLists.h>
 
 #include <faiss_flashgmm/IndexUniqueIds.h>
+#include <faiss_flashgmm/fields.h>
 #include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/train_ivf.h>
 
@@ -175,6 +176,31 @@ TEST_P(IndexIOCodecTest, DirectMapsPointToThePrimaryEntryAgain) {
             read->reconstruct(id, row.data());
             EXPECT_EQ(row, expected);
         }
+    }
+}
+
+TEST(IndexIO, EveryPolicyGoesOnWhereItWas) {
+    for (const auto& [name, policy] : kPolicyNames) {
+        SCOPED_TRACE(name);
+        MultiIndex index =
+                make_untrained({Codec::flat, faiss::METRIC_L2, policy});
+        index.multi->assigner.max_inflation = 1.25;
+        index.multi->assigner.max_entries = 3;
+        index->train(kRows, base_rows().data());
+        index->add(kRows / 2, base_rows().data());
+        auto read = round_trip(*index);
+        const MultiAssign& assigner =
+                dynamic_cast<IVFMultiAssign&>(*read).assigner;
+        EXPECT_EQ(assigner.settings(), index.multi->assigner.settings());
+        EXPECT_EQ(assigner.max_entries, 3);
+        for (faiss::Index* each :
+             {(faiss::Index*)index.ivf.get(), read.get()}) {
+            each->add(kRows / 2, base_rows().data() + kRows / 2 * kDim);
+        }
+        expect_same_part(*index, *read);
+        EXPECT_EQ(
+                search(*index, query_rows(), 10),
+                search(*read, query_rows(), 10));
     }
 }
 
