@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <faiss_flashgmm/em/EMOptions.h>
@@ -13,6 +14,7 @@
 namespace faiss_flashgmm {
 
 class RowMoments;
+class RowSource;
 
 /** The arithmetic of the E-step on some device.
  *
@@ -59,6 +61,15 @@ class Backend {
             int64_t first,
             const Rows& rows,
             RowMoments& moments);
+
+    /// k-means++ seeding: em/Initialization.h, where the arithmetic is.
+    virtual void draw_kmeans_pp(
+            RowSource& rows,
+            int64_t first,
+            int64_t k,
+            uint64_t seed,
+            float* means,
+            const std::function<void(int64_t)>& on_mean);
     ///@}
 
     /** Starts an iteration: folds the per-component constants and clears the

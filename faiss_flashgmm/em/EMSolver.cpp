@@ -253,7 +253,7 @@ Mixture Fit::draw_means(
     if (communicator_.rank() == 0 && given < k_) {
         if (options_.init == Initialization::kmeans_pp) {
             const int64_t n = sample.size();
-            draw_kmeans_pp(
+            backend_.draw_kmeans_pp(
                     sample,
                     given,
                     k_,

@@ -19,7 +19,6 @@ namespace faiss_flashgmm {
 namespace {
 
 constexpr uint64_t kRandomRowsStream = 2;
-constexpr uint64_t kSeedingStream = 3;
 
 /// The weights of all rows, or nothing if they are all 1.
 std::vector<float> weights_of(RowSource& rows) {
@@ -34,30 +33,44 @@ std::vector<float> weights_of(RowSource& rows) {
     return weights;
 }
 
-/// Every row in the order of a random draw without replacement with
-/// probability proportional to weight (Efraimidis and Spirakis: sort by
-/// log(u) / w). Rows of weight 0 are left out.
-std::vector<int64_t> draw_order(RowSource& rows, uint64_t seed) {
-    const Philox random(seed, kRandomRowsStream);
-    const std::vector<float> weights = weights_of(rows);
-    std::vector<std::pair<double, int64_t>> keys;
-    keys.reserve(rows.size());
-    for (int64_t i = 0; i < rows.size(); i++) {
-        const double w = weights.empty() ? 1 : weights[i];
-        if (w > 0) {
-            const auto bits = random.block(i);
-            const double u = (double(bits[0]) + 0.5) * 0x1p-32 +
-                    double(bits[1]) * 0x1p-64;
-            keys.push_back({-std::log(u) / w, i});
+/** Every row in the order of a random draw without replacement with
+ * probability proportional to weight (Efraimidis and Spirakis: sort by
+ * log(u) / w). Rows of weight 0 are left out.
+ */
+class DrawOrder {
+   public:
+    DrawOrder(RowSource& rows, uint64_t seed) {
+        const Philox random(seed, kRandomRowsStream);
+        const std::vector<float> weights = weights_of(rows);
+        keys_.reserve(rows.size());
+        for (int64_t i = 0; i < rows.size(); i++) {
+            const double w = weights.empty() ? 1 : weights[i];
+            if (w > 0) {
+                const auto bits = random.block(i);
+                const double u = (double(bits[0]) + 0.5) * 0x1p-32 +
+                        double(bits[1]) * 0x1p-64;
+                keys_.push_back({-std::log(u) / w, i});
+            }
         }
     }
-    std::sort(keys.begin(), keys.end());
-    std::vector<int64_t> order(keys.size());
-    std::transform(keys.begin(), keys.end(), order.begin(), [](auto& key) {
-        return key.second;
-    });
-    return order;
-}
+
+    /// The next count rows, or those that are left.
+    std::vector<int64_t> next(int64_t count) {
+        const auto begin = keys_.begin() + taken_;
+        const auto end = begin + std::min<int64_t>(count, keys_.end() - begin);
+        std::nth_element(begin, end, keys_.end());
+        std::sort(begin, end);
+        taken_ = end - keys_.begin();
+        std::vector<int64_t> rows(end - begin);
+        std::transform(
+                begin, end, rows.begin(), [](auto& key) { return key.second; });
+        return rows;
+    }
+
+   private:
+    std::vector<std::pair<double, int64_t>> keys_;
+    int64_t taken_ = 0; ///< of the keys, sorted
+};
 
 std::string_view bytes_of(const float* row, int64_t d) {
     return {reinterpret_cast<const char*>(row), size_t(d) * sizeof(float)};
@@ -76,21 +89,24 @@ void draw_random_rows(
     for (int64_t c = 0; c < first; c++) {
         seen.insert(bytes_of(means + c * d, d));
     }
-    const std::vector<int64_t> order = draw_order(rows, seed);
+    DrawOrder order(rows, seed);
     std::vector<int64_t> repeated;
     int64_t filled = first;
     std::vector<float> drawn;
-    for (int64_t i = 0; i < int64_t(order.size()) && filled < k;) {
-        const int64_t count = std::min(k - filled, int64_t(order.size()) - i);
-        drawn.resize(count * d);
-        rows.gather(std::span(order).subspan(i, count), drawn.data(), nullptr);
-        for (int64_t j = 0; j < count; j++, i++) {
+    while (filled < k) {
+        const std::vector<int64_t> next = order.next(k - filled);
+        if (next.empty()) {
+            break;
+        }
+        drawn.resize(next.size() * d);
+        rows.gather(next, drawn.data(), nullptr);
+        for (size_t i = 0; i < next.size(); i++) {
             float* mean = means + filled * d;
-            std::copy_n(drawn.data() + j * d, d, mean);
+            std::copy_n(drawn.data() + i * d, d, mean);
             if (seen.insert(bytes_of(mean, d)).second) {
                 filled++;
             } else if (int64_t(repeated.size()) < k) {
-                repeated.push_back(order[i]);
+                repeated.push_back(next[i]);
             }
         }
     }

@@ -7,6 +7,9 @@
 
 namespace faiss_flashgmm {
 
+/// Of the random numbers of draw_kmeans_pp(): one a mean, in order.
+constexpr uint64_t kSeedingStream = 3;
+
 /** Draws different rows as means, by weight (rows of weight 0 never).
  *
  * Equal rows are drawn twice only when nothing else is left to draw.

@@ -1,6 +1,7 @@
 #include <faiss_flashgmm/em/RowSource.h>
 
 #include <algorithm>
+#include <bit>
 #include <unordered_set>
 
 #include <faiss_flashgmm/utils/Error.h>
@@ -130,14 +131,29 @@ std::vector<int64_t> sample_indices(int64_t n, int64_t count, uint64_t seed) {
     }
     // Floyd's algorithm: each subset is equally likely, memory O(count).
     Philox random(seed, /*stream=*/1);
+    indices.reserve(count);
+    if (n / 64 <= 4 * count) { // then bits are cheaper than a hash table
+        std::vector<uint64_t> chosen(n / 64 + 1, 0);
+        for (int64_t j = n - count; j < n; j++) {
+            const int64_t candidate = random.below(j + 1);
+            const bool taken = chosen[candidate / 64] >> (candidate % 64) & 1;
+            const int64_t index = taken ? j : candidate;
+            chosen[index / 64] |= uint64_t(1) << (index % 64);
+        }
+        for (size_t w = 0; w < chosen.size(); w++) {
+            for (uint64_t bits = chosen[w]; bits != 0; bits &= bits - 1) {
+                indices.push_back(int64_t(w) * 64 + std::countr_zero(bits));
+            }
+        }
+        return indices;
+    }
     std::unordered_set<int64_t> chosen;
     chosen.reserve(count);
-    indices.reserve(count);
     for (int64_t j = n - count; j < n; j++) {
         const int64_t candidate = random.below(j + 1);
-        const int64_t taken = chosen.insert(candidate).second ? candidate : j;
-        chosen.insert(taken);
-        indices.push_back(taken);
+        const int64_t index = chosen.insert(candidate).second ? candidate : j;
+        chosen.insert(index);
+        indices.push_back(index);
     }
     std::sort(indices.begin(), indices.end());
     return indices;

@@ -12,6 +12,7 @@
 #include <faiss_flashgmm/gpu/DeviceRows.h>
 #include <faiss_flashgmm/gpu/EStep.h>
 #include <faiss_flashgmm/gpu/Launch.h>
+#include <faiss_flashgmm/gpu/MeanSeeding.h>
 #include <faiss_flashgmm/utils/ParallelGuard.h>
 
 namespace faiss_flashgmm {
@@ -266,6 +267,22 @@ std::string CudaBackend::add_moments(
         }
     }
     return "";
+}
+
+void CudaBackend::draw_kmeans_pp(
+        RowSource& rows,
+        int64_t first,
+        int64_t k,
+        uint64_t seed,
+        float* means,
+        const std::function<void(int64_t)>& on_mean) {
+    DeviceContext& context = impl_->first().context;
+    try {
+        const DeviceScope scope(context.device);
+        seed_means(context, rows, first, k, seed, means, on_mean);
+    } catch (const OutOfMemory&) {
+        Backend::draw_kmeans_pp(rows, first, k, seed, means, on_mean);
+    }
 }
 
 void CudaBackend::begin(

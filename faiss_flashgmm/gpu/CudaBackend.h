@@ -54,6 +54,13 @@ class CudaBackend : public Backend {
             int64_t first,
             const Rows& rows,
             RowMoments& moments) override;
+    void draw_kmeans_pp(
+            RowSource& rows,
+            int64_t first,
+            int64_t k,
+            uint64_t seed,
+            float* means,
+            const std::function<void(int64_t)>& on_mean) override;
 
     void begin(const Mixture& mixture, const Conditioning& conditioning)
             override;

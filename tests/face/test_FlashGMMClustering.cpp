@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include <faiss/Clustering.h>
 #include <faiss/IndexFlat.h>
@@ -16,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include <faiss_flashgmm/FlashGMMClustering.h>
+#include <faiss_flashgmm/utils/half.h>
 
 #include "em/blobs.h"
 
@@ -355,6 +357,40 @@ TEST(FlashGMMClustering, EncodedRowsTrainTheMixtureToo) {
             nullptr,
             index);
     EXPECT_EQ(raw.centroids, expected.centroids);
+}
+
+TEST(FlashGMMClustering, RowTypesDoNotMatterBitForBit) {
+    std::vector<float> x = blobs();
+    std::vector<uint8_t> bytes;
+    std::vector<uint16_t> halves;
+    for (float& v : x) {
+        v = std::clamp(std::round(100 + 10 * v), 0.0f, 255.0f);
+        bytes.push_back(uint8_t(v));
+        halves.push_back(float_to_half(v));
+    }
+    const auto cp = quiet();
+    FlashGMMClustering expected(kD, kK, cp);
+    faiss::IndexFlatL2 index(kD);
+    expected.train(kN, x.data(), index);
+    for (const RowView rows :
+         {RowView(bytes.data(), RowType::uint8),
+          RowView(halves.data(), RowType::float16)}) {
+        FlashGMMClustering typed(kD, kK, cp);
+        typed.train(kN, rows, index);
+        EXPECT_EQ(typed.centroids, expected.centroids);
+    }
+    // Codes that are such numbers are read as they are.
+    faiss::IndexScalarQuantizer direct(
+            kD, faiss::ScalarQuantizer::QT_8bit_direct);
+    faiss::IndexScalarQuantizer half(kD, faiss::ScalarQuantizer::QT_fp16);
+    for (const auto& [codec, codes] :
+         {std::pair<faiss::Index*, const void*>{&direct, bytes.data()},
+          {&half, halves.data()}}) {
+        FlashGMMClustering encoded(kD, kK, cp);
+        encoded.train_encoded(
+                kN, static_cast<const uint8_t*>(codes), codec, index);
+        EXPECT_EQ(encoded.centroids, expected.centroids);
+    }
 }
 
 TEST(FlashGMMClustering, IntegerWeightsAreRepeatedRows) {
