@@ -79,6 +79,8 @@ for type in float16 uint8; do
 done
 fit --k 1024
 fit --k 1024 --type uint8
+fit --k 1024 --init kmeans_pp
+fit --k 1024 --init lloyd
 fit --stream 100000000 --n 4000000 --d 96 --k 1024 --fit 3
 fit --stream 100000000 --n 4000000 --d 96 --k 1024 --fit 3 --type uint8
 run --n 10000000 --d 96 --k 4096 --warm-up 4 --runs 10 --check-rows 200

@@ -38,7 +38,9 @@ void time_fits(Options o) {
     for (int i = 0; i < 3; i++) {
         EMOptions em;
         em.niter = o.fit;
-        em.init = Initialization::random_rows;
+        em.init = o.init == "kmeans_pp" ? Initialization::kmeans_pp
+                : o.init == "lloyd"     ? Initialization::lloyd
+                                        : Initialization::random_rows;
         Timer timer;
         double checked = 0;
         double initialized = 0;
@@ -65,6 +67,7 @@ void time_fits(Options o) {
                         .add("d", o.d)
                         .add("k", o.k)
                         .add("type", o.type)
+                        .add("init", o.init)
                         .add("devices", o.devices)
                         .add("iterations", o.fit)
                         .add("fit", i)

@@ -118,6 +118,8 @@ GpuBenchOptions parse(int argc, char** argv) {
             o.type = value;
         } else if (name == "--devices") {
             o.devices = std::atoi(value);
+        } else if (name == "--init") {
+            o.init = value;
         } else if (name == "--stream") {
             o.stream = std::atoll(value);
         } else if (name == "--fit") {

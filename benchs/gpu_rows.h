@@ -30,7 +30,8 @@ struct GpuBenchOptions {
     int devices = 1;
 
     // bench_gpu_fit
-    int fit = 25;       ///< iterations
+    int fit = 25;                     ///< iterations
+    std::string init = "random_rows"; ///< random_rows | kmeans_pp | lloyd
     int64_t stream = 0; ///< rows streamed from a generator instead
 };
 

@@ -97,7 +97,9 @@ TEST(CudaLimits, CountsPast24Bits) {
     const int low = result.mixture.means[0] < result.mixture.means[1] ? 0 : 1;
     EXPECT_NEAR(result.mixture.weights[low], 0.95, 1e-6);
     EXPECT_NEAR(result.mixture.means[low], 1, 1e-3);
-    EXPECT_NEAR(result.mixture.means[1 - low], 102, 1e-3);
+    // fp16 rounds rows to 2^-11 of their distance from the data's mean, all
+    // equal ones alike.
+    EXPECT_NEAR(result.mixture.means[1 - low], 102, 0.05);
 }
 
 } // namespace
