@@ -55,7 +55,8 @@ int64_t revive(
             }
         }
         mixture.variances[target] = mixture.variances[source];
-        counts[source] /= 2;
+        // The few rows that the empty component had are not lost.
+        counts[source] = (counts[source] + counts[target]) / 2;
         counts[target] = counts[source];
         if (counts[source] > 2 * threshold) {
             donors.push({counts[source], -source});

@@ -150,6 +150,22 @@ TEST(MStep, EmptyComponentSharesTheLargestOne) {
     EXPECT_NEAR(m.weights[0] + m.weights[1] + m.weights[2], 1, 1e-12);
 }
 
+TEST(MStep, WhatAnEmptyComponentHadIsNotLost) {
+    Mixture m(3, 2);
+    m.means = {5, -3, 11, 17, 0, 0};
+    SufficientStats stats = hard_stats(m, kRows, kOwner);
+    EMOptions options;
+    options.empty_threshold = 0.2; // of a mean count of 2
+    stats.counts()[0] -= 0.25;
+    stats.counts()[2] += 0.25;
+    const MStepReport report =
+            maximize(stats, options, Conditioning::identity(2), 1, m);
+    EXPECT_EQ(report.revived, 1);
+    EXPECT_NEAR(m.weights[0] + m.weights[1] + m.weights[2], 1, 1e-12);
+    EXPECT_EQ(m.weights[2], m.weights[0]);
+    m.check();
+}
+
 TEST(MStep, AlikeRowsAreNotSplit) {
     const std::vector<std::vector<double>> rows(6, {3, 3});
     Mixture m(3, 2);
