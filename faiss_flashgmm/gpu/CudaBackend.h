@@ -27,7 +27,7 @@ namespace faiss_flashgmm {
  * largest launch; and
  *  - for rows of host memory that are not kept, two pieces of up to 128 MB,
  *    with 2 d + 8 bytes a row more;
- *  - for each kept row 2 d + 8 bytes and, if it is not device memory
+ *  - for each kept row 2 d + 12 bytes and, if it is not device memory
  *    itself, d coordinates and 4 bytes; kept as long as there is room.
  * (d here is rounded up to a multiple of 32.) Launches get smaller where this
  * does not fit.
@@ -78,8 +78,12 @@ class CudaBackend : public Backend {
             float* log_z) override;
 
     /** Bytes that launches of n rows take on a device, with the mixture and
-     * the statistics: about 1,100 n + 40 k d + 140 (n / 8 + max(k, 32768)) d /
-     * 32, n at most CudaOptions::max_launch_rows.
+     * the statistics; n at most CudaOptions::max_launch_rows. About
+     *
+     *     n (900 + d / 2) + k (18 d + 90) + b (8 d + 90) + s 3.2 MB + 17 MB
+     *
+     * with b the buckets of pairs, at most max(k, 32768), and s the least of
+     * n / 128 and the multiprocessors.
      */
     static int64_t device_bytes(int64_t n, int64_t k, int64_t d);
     /// The most bytes of a device that have been in use at once.
