@@ -3,17 +3,19 @@
 // scans for the same, copies counted. Above 1, the policy scans fewer.
 //
 //     bench_assignment BASE QUERIES NLIST[,NLIST...] [SEEDS [RESULTS.jsonl
-//                      [free,tied]]]
+//                      [k-means,free,tied]]]
 //
 // All rows of BASE are trained on and stored, 25 iterations each; the neighbors
 // of all queries are found by brute force. Nothing but the recall uses the
-// queries. Seeds are 1, 2, ... SEEDS (default 3). Mixtures are fitted with one
-// variance and weight for each component (free), and with one for all (tied).
+// queries. Seeds are 1, 2, ... SEEDS (default 3). The last argument names the
+// centroids: of k-means, of a mixture with a variance and a weight for each
+// component (free), of one with the same for all (tied).
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -313,7 +315,13 @@ void run(
         int seed,
         const std::vector<std::string>& models,
         Reporter& reporter) {
-    for (const std::string& model : models) {
+    std::vector<std::string> fits = {"k-means"}; // the reference
+    std::copy_if(
+            models.begin(),
+            models.end(),
+            std::back_inserter(fits),
+            [](const std::string& model) { return model != "k-means"; });
+    for (const std::string& model : fits) {
         Timer timer;
         Lists lists = model == "free" ? fit_mixture(
                                                 p,
@@ -331,7 +339,7 @@ void run(
         const double fitted = timer.seconds();
         lists.primary.resize(p.base.n);
         lists.quantizer.assign(p.base.n, p.rows(), lists.primary.data());
-        if (model == models[0]) {
+        if (model == "k-means") {
             reporter.start(
                     nlist,
                     seed,
@@ -345,7 +353,9 @@ void run(
                             kNeighbors,
                             p.neighbors.data()));
         }
-        report_policies(p, lists, reporter);
+        if (std::count(models.begin(), models.end(), model)) {
+            report_policies(p, lists, reporter);
+        }
         std::printf(
                 "# %s: fit %.1f s, all policies %.1f s\n",
                 lists.name.c_str(),
@@ -361,7 +371,7 @@ int main(int argc, char** argv) {
         FLASHGMM_THROW_IF_NOT_FMT(
                 argc >= 4 && argc <= 7,
                 "usage: bench_assignment BASE QUERIES NLIST[,NLIST...] "
-                "[SEEDS [RESULTS.jsonl [free,tied]]]");
+                "[SEEDS [RESULTS.jsonl [k-means,free,tied]]]");
         const int seeds = argc > 4 ? std::atoi(argv[4]) : 3;
         std::ofstream results;
         if (argc > 5) {
@@ -379,9 +389,14 @@ int main(int argc, char** argv) {
                 "centroids",
                 "policy",
                 "infl");
-        std::vector<std::string> models =
-                split(argc > 6 ? argv[6] : "free,tied");
-        models.insert(models.begin(), "k-means");
+        const std::vector<std::string> models =
+                split(argc > 6 ? argv[6] : "k-means,free,tied");
+        for (const std::string& model : models) {
+            FLASHGMM_THROW_IF_NOT_FMT(
+                    model == "free" || model == "tied" || model == "k-means",
+                    "centroids '%s' are none of k-means, free, tied",
+                    model.c_str());
+        }
         Reporter reporter(problem, results);
         for (int seed = 1; seed <= seeds; seed++) {
             for (const std::string& nlist : split(argv[3])) {
