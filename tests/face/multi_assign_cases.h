@@ -172,7 +172,8 @@ class Oracle {
             float radius) const;
 
    private:
-    bool approximate_; ///< with many ties
+    bool has_ties_;  ///< as all but flat codes
+    bool fast_scan_; ///< may search again, for one query
     std::vector<std::unique_ptr<faiss::IndexIVF>> parts_;
 };
 
