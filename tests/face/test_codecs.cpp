@@ -11,6 +11,12 @@
 #include <faiss/IndexPQ.h>
 #include <faiss/impl/IDSelector.h>
 
+#include <faiss_flashgmm/compat.h>
+#if FAISS_FLASHGMM_HAS_SEARCH1
+#include <faiss/impl/ResultHandler.h>
+#include <faiss/utils/Heap.h>
+#endif
+
 #include <faiss_flashgmm/list_codes.h>
 
 #include "face/multi_assign_cases.h"
