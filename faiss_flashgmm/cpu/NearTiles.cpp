@@ -2,20 +2,7 @@
 
 #include <algorithm>
 
-extern "C" int sgemm_(
-        const char* transa,
-        const char* transb,
-        const int* m,
-        const int* n,
-        const int* k,
-        const float* alpha,
-        const float* a,
-        const int* lda,
-        const float* b,
-        const int* ldb,
-        const float* beta,
-        float* c,
-        const int* ldc);
+#include <faiss_flashgmm/cpu/sgemm.h>
 
 namespace faiss_flashgmm {
 

@@ -7,22 +7,8 @@
 #include <numbers>
 
 #include <faiss_flashgmm/cpu/row_kernels.h>
+#include <faiss_flashgmm/cpu/sgemm.h>
 #include <faiss_flashgmm/utils/memory.h>
-
-extern "C" int sgemm_(
-        const char* transa,
-        const char* transb,
-        const int* m,
-        const int* n,
-        const int* k,
-        const float* alpha,
-        const float* a,
-        const int* lda,
-        const float* b,
-        const int* ldb,
-        const float* beta,
-        float* c,
-        const int* ldc);
 
 namespace faiss_flashgmm {
 
