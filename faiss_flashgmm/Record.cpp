@@ -56,8 +56,9 @@ bool Record::get(const std::string& name, std::string& value) const {
     return bytes;
 }
 
-bool Record::get(const std::string& name, int64_t& value) const {
-    std::vector<int64_t> values;
+template <class T>
+bool Record::get_one(const std::string& name, T& value) const {
+    std::vector<T> values;
     if (!get(name, values)) {
         return false;
     }
@@ -70,18 +71,12 @@ bool Record::get(const std::string& name, int64_t& value) const {
     return true;
 }
 
+bool Record::get(const std::string& name, int64_t& value) const {
+    return get_one(name, value);
+}
+
 bool Record::get(const std::string& name, double& value) const {
-    std::vector<double> values;
-    if (!get(name, values)) {
-        return false;
-    }
-    FAISS_THROW_IF_NOT_FMT(
-            values.size() == 1,
-            "'%s' holds %zu numbers",
-            name.c_str(),
-            values.size());
-    value = values[0];
-    return true;
+    return get_one(name, value);
 }
 
 void Record::append_to(std::string& bytes) const {

@@ -79,6 +79,10 @@ class Record {
         }
     }
 
+    /// A vector of one value.
+    template <class T>
+    bool get_one(const std::string& name, T& value) const;
+
     void set_raw(
             const std::string& name,
             char tag,
