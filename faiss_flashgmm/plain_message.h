@@ -6,10 +6,9 @@
 
 namespace faiss_flashgmm {
 
-/// The message of an exception, to be quoted in another, without what FAISS
-/// puts before it: "Error in f() at file.cpp:12: Error: 'n > 0' failed: ".
-inline std::string plain_message(const faiss::FaissException& error) {
-    std::string message = error.msg;
+/// A message without what FAISS puts before it:
+/// "Error in f() at file.cpp:12: Error: 'n > 0' failed: ".
+inline std::string plain_message(std::string message) {
     if (message.starts_with("Error in ")) {
         for (size_t i = message.find(": "); i != std::string::npos;
              i = message.find(": ", i + 1)) {
@@ -24,6 +23,11 @@ inline std::string plain_message(const faiss::FaissException& error) {
     return message.starts_with("Error: '") && end != std::string::npos
             ? message.substr(end + condition_end.size())
             : message;
+}
+
+/// That of an exception, to be quoted in another.
+inline std::string plain_message(const faiss::FaissException& error) {
+    return plain_message(error.msg);
 }
 
 } // namespace faiss_flashgmm

@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include <unistd.h>
@@ -113,26 +112,6 @@ void ProgressLine::update(const Progress& progress) {
         text += ", " + duration(progress.eta_seconds) + " left";
     }
     show(text);
-}
-
-std::string plain_message(const std::string& message) {
-    std::string text = message;
-    // "Error in FUNCTION at FILE.cpp:LINE: [Error: 'CONDITION' failed: ]TEXT"
-    const auto cut_after = [&](const char* begin, const char* end) {
-        if (text.starts_with(begin)) {
-            const size_t at = text.find(end);
-            if (at != text.npos) {
-                text = text.substr(at + std::strlen(end));
-            }
-        }
-    };
-    if (text.starts_with("Error in ")) {
-        const size_t file = text.find(".cpp:");
-        const size_t line = file == text.npos ? file : text.find(": ", file);
-        text = line == text.npos ? text : text.substr(line + 2);
-    }
-    cut_after("Error: '", "' failed: ");
-    return text;
 }
 
 std::string short_number(double value) {

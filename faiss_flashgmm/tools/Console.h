@@ -45,9 +45,6 @@ class ProgressLine {
     Timer since_last_;
 };
 
-/// What a message of FAISS says, without function, file and condition.
-std::string plain_message(const std::string& message);
-
 /// 12345678 -> "12.3 M", three digits and a unit.
 std::string short_number(double value);
 

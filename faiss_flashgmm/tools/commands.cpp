@@ -12,6 +12,7 @@
 #include <faiss_flashgmm/cpu/CpuBackend.h>
 #include <faiss_flashgmm/index_io.h>
 #include <faiss_flashgmm/make_multi_assign.h>
+#include <faiss_flashgmm/plain_message.h>
 #include <faiss_flashgmm/tools/Console.h>
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/device_name.h>
@@ -161,7 +162,7 @@ std::unique_ptr<faiss::Index> open_index(const std::string& path) {
         return index;
     } catch (const faiss::FaissException& error) {
         FLASHGMM_THROW_FMT(
-                "%s: %s", path.c_str(), plain_message(error.msg).c_str());
+                "%s: %s", path.c_str(), plain_message(error).c_str());
     }
 }
 

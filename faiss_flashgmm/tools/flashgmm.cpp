@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <faiss_flashgmm/plain_message.h>
 #include <faiss_flashgmm/tools/Console.h>
 #include <faiss_flashgmm/tools/commands.h>
 
