@@ -35,7 +35,7 @@ END
 packages=(
     g++ cmake ninja-build pkg-config
     libfaiss-dev libopenblas-dev libhwy-dev libgtest-dev libhdf5-dev
-    libcli11-dev python3-dev python3-venv
+    libcli11-dev python3-dev python3-venv curl
 )
 
 say() {
@@ -54,7 +54,7 @@ have() {
 # Tools count wherever they come from, libraries as Debian packages.
 is_present() {
     case $1 in
-        g++ | cmake | pkg-config) have "$1" ;;
+        g++ | cmake | pkg-config | curl) have "$1" ;;
         ninja-build) have ninja ;;
         *) [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == \
             installed ]] ;;
@@ -217,7 +217,7 @@ check() {
     scripts/check_layers.sh
     say "Shell scripts"
     if have shellcheck; then
-        shellcheck build.sh .ci/run data/fetch scripts/*.sh tests/*/*.sh
+        shellcheck build.sh .ci/run data/fetch data/sets.sh scripts/*.sh tests/*/*.sh
     else
         echo "skipped: no shellcheck"
     fi
