@@ -7,9 +7,7 @@
 
 #include <faiss/impl/FaissAssert.h>
 
-#include <faiss_flashgmm/cpu/BlasThreadScope.h>
-#include <faiss_flashgmm/cpu/NearTiles.h>
-#include <faiss_flashgmm/utils/ParallelGuard.h>
+#include <faiss_flashgmm/NearRows.h>
 
 namespace faiss_flashgmm {
 
@@ -19,10 +17,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// Lists of a surrogate's probing order that are kept.
 constexpr idx_t kOrder = 64;
-/// Rows that a thread works on at once.
-constexpr idx_t kBlock = 1024;
-/// Rows whose probed lists are held at once.
-constexpr idx_t kProbedRows = 65536;
+/// Surrogates whose orders are looked for at once.
+constexpr idx_t kOrderedRows = 65536;
 /// Neighbors of the first ring; each ring doubles them.
 constexpr int kFirstRing = 8;
 
@@ -55,154 +51,30 @@ std::vector<double> ring_weights(const std::vector<int>& ends) {
     return weights;
 }
 
-/// The centroids, and which rows are in which list.
-struct Lists {
-    explicit Lists(const faiss::Index& quantizer)
-            : centroids(quantizer.ntotal * quantizer.d) {
-        quantizer.reconstruct_n(0, quantizer.ntotal, centroids.data());
-    }
-
-    ListedRows listed(
-            const faiss::Index& quantizer,
-            const std::vector<float>& rows,
-            const std::vector<idx_t>& begin) const {
-        ListedRows listed;
-        listed.d = quantizer.d;
-        listed.nlist = quantizer.ntotal;
-        listed.rows = rows.data();
-        listed.begin = begin.data();
-        listed.centroids = centroids.data();
-        listed.inner_product =
-                quantizer.metric_type == faiss::METRIC_INNER_PRODUCT;
-        return listed;
-    }
-
-    std::vector<float> centroids;
-};
-
-/// Sorts row numbers by list; rows without one (-1) are left out.
-std::vector<idx_t> sort_by_list(
-        idx_t n,
-        const idx_t* lists,
-        idx_t stride,
-        idx_t nlist,
-        std::vector<idx_t>& begin) {
-    begin.assign(nlist + 1, 0);
-    for (idx_t i = 0; i < n; i++) {
-        if (lists[i * stride] >= 0) {
-            begin[lists[i * stride] + 1]++;
-        }
-    }
-    for (idx_t list = 0; list < nlist; list++) {
-        begin[list + 1] += begin[list];
-    }
-    std::vector<idx_t> ids(begin[nlist]);
-    std::vector<idx_t> next(begin.begin(), begin.end() - 1);
-    for (idx_t i = 0; i < n; i++) {
-        if (lists[i * stride] >= 0) {
-            ids[next[lists[i * stride]]++] = i;
-        }
-    }
-    return ids;
-}
-
-std::vector<float> gather(
-        const std::vector<idx_t>& ids,
-        const float* x,
-        idx_t d) {
-    std::vector<float> rows(ids.size() * d);
-    for (size_t i = 0; i < ids.size(); i++) {
-        std::copy_n(x + ids[i] * d, d, rows.data() + i * d);
-    }
-    return rows;
-}
-
-/// Calls block(tiles, i0, count, probes) for blocks of rows, in parallel, with
-/// the first n_probes lists of each row.
-template <class Block>
-void for_blocks(
+/// The first lists of rows, as many as are kept.
+std::vector<idx_t> probing_order(
         const faiss::Index& quantizer,
-        const ListedRows& base,
         idx_t n,
-        const float* x,
-        idx_t n_probes,
-        const Block& block) {
-    std::vector<idx_t> probes;
-    std::vector<float> distances;
-    for (idx_t s0 = 0; s0 < n; s0 += kProbedRows) {
-        const idx_t count = std::min(kProbedRows, n - s0);
-        probes.resize(count * n_probes);
-        distances.resize(count * n_probes);
+        const float* x) {
+    const idx_t size = order_size(quantizer);
+    std::vector<idx_t> order(n * size);
+    std::vector<float> distances(std::min(n, kOrderedRows) * size);
+    for (idx_t i0 = 0; i0 < n; i0 += kOrderedRows) {
         quantizer.search(
-                count,
-                x + s0 * base.d,
-                n_probes,
+                std::min(kOrderedRows, n - i0),
+                x + i0 * quantizer.d,
+                size,
                 distances.data(),
-                probes.data());
-        BlasThreadScope one_blas_thread;
-        ParallelGuard guard;
-#pragma omp parallel
-        {
-            NearTiles tiles(base);
-#pragma omp for schedule(dynamic)
-            for (idx_t i0 = 0; i0 < count; i0 += kBlock) {
-                guard.run([&] {
-                    block(tiles,
-                          s0 + i0,
-                          std::min(kBlock, count - i0),
-                          probes.data() + i0 * n_probes);
-                });
-            }
-        }
-        guard.rethrow();
+                &order[i0 * size]);
     }
+    return order;
 }
-
-/// Keeps the k smallest of what it is given.
-class Smallest {
-   public:
-    void reset(size_t k) {
-        k_ = k;
-        values_.clear();
-        bound_ = kInfinity;
-    }
-
-    float bound() const {
-        return bound_;
-    }
-
-    void push(float value) {
-        values_.push_back(value);
-        if (values_.size() == 2 * k_) {
-            shrink();
-        }
-    }
-
-    /// Sorted.
-    const std::vector<float>& finish() {
-        std::sort(values_.begin(), values_.end());
-        values_.resize(std::min(values_.size(), k_));
-        return values_;
-    }
-
-   private:
-    void shrink() {
-        std::nth_element(
-                values_.begin(), values_.begin() + (k_ - 1), values_.end());
-        values_.resize(k_);
-        bound_ = values_.back();
-    }
-
-    size_t k_ = 0;
-    std::vector<float> values_;
-    float bound_ = kInfinity;
-};
 
 /// A surrogate that wants a row.
 struct Vote {
     idx_t surrogate;
     double weight;
-    idx_t place = 0; ///< in its order, of the best list that has the row
+    idx_t place; ///< in its order, of the best list that has the row
 };
 
 } // namespace
@@ -244,78 +116,45 @@ void Demand::learn(
             ? std::min<idx_t>(parameters.surrogates, available)
             : available;
 
-    std::vector<idx_t> lists(n), base_begin;
-    quantizer.assign(n, x, lists.data());
-    const std::vector<idx_t> base_ids =
-            sort_by_list(n, lists.data(), 1, nlist, base_begin);
-    const std::vector<float> base_rows = gather(base_ids, x, d);
-
     // Evenly spaced ones.
     std::vector<idx_t> ids(m);
     for (idx_t i = 0; i < m; i++) {
         ids[i] = i * available / m;
     }
-    const std::vector<float> chosen = gather(ids, of_rows ? x : queries, d);
+    const std::vector<float> chosen =
+            gather_rows(ids, of_rows ? x : queries, d);
 
-    const idx_t n_probes =
-            std::min<idx_t>(std::max<idx_t>(parameters.reach, n_order), nlist);
     const std::vector<int> ends = rings(parameters.neighbors);
     const idx_t n_rings = ends.size();
     std::vector<float> all_radii(m * n_rings, -kInfinity);
-    std::vector<idx_t> all_order(m * n_order);
-    const Lists centroids(quantizer);
-    for_blocks(
-            quantizer,
-            centroids.listed(quantizer, base_rows, base_begin),
-            m,
-            chosen.data(),
-            n_probes,
-            [&](NearTiles& tiles, idx_t i0, idx_t count, const idx_t* probes) {
-                std::vector<Smallest> smallest(count);
-                for (Smallest& s : smallest) {
-                    s.reset(parameters.neighbors);
-                }
-                tiles.run(
-                        count,
-                        chosen.data() + i0 * d,
-                        n_probes,
-                        probes,
-                        [&](const NearTile& tile) {
-                            const float* distance = tile.distances;
-                            for (idx_t i = 0; i < tile.n_rows; i++) {
-                                Smallest& s = smallest[tile.rows[i]];
-                                const idx_t self =
-                                        of_rows ? ids[i0 + tile.rows[i]] : -1;
-                                float bound = s.bound();
-                                for (idx_t j = 0; j < tile.n_base; j++) {
-                                    if (distance[j] < bound &&
-                                        base_ids[tile.first_base + j] != self) {
-                                        s.push(distance[j]);
-                                        bound = s.bound();
-                                    }
+    near_rows(quantizer, std::max<idx_t>(parameters.reach, n_order), n, x)
+            ->nearest(
+                    m,
+                    chosen.data(),
+                    parameters.neighbors,
+                    of_rows ? ids.data() : nullptr,
+                    [&](idx_t first, const auto& distances) {
+                        float* radius = &all_radii[first * n_rings];
+                        for (const std::span<const float> found : distances) {
+                            for (idx_t r = 0; r < n_rings; r++, radius++) {
+                                if (!found.empty()) {
+                                    *radius =
+                                            found[std::min<size_t>(
+                                                          ends[r],
+                                                          found.size()) -
+                                                  1];
                                 }
-                                distance += tile.n_base;
                             }
-                        });
-                for (idx_t i = 0; i < count; i++) {
-                    std::copy_n(
-                            probes + i * n_probes,
-                            n_order,
-                            &all_order[(i0 + i) * n_order]);
-                    const std::vector<float>& found = smallest[i].finish();
-                    for (idx_t r = 0; r < n_rings && !found.empty(); r++) {
-                        all_radii[(i0 + i) * n_rings + r] =
-                                found[std::min<size_t>(ends[r], found.size()) -
-                                      1];
-                    }
-                }
-            });
+                        }
+                    });
+    const std::vector<idx_t> all_order =
+            probing_order(quantizer, m, chosen.data());
 
     Demand learned;
     const std::vector<idx_t> sorted =
             sort_by_list(m, all_order.data(), n_order, nlist, learned.begin);
-    learned.rows = gather(sorted, chosen.data(), d);
-    learned.radii = gather(sorted, all_radii.data(), n_rings);
+    learned.rows = gather_rows(sorted, chosen.data(), d);
+    learned.radii = gather_rows(sorted, all_radii.data(), n_rings);
     learned.order.resize(sorted.size() * n_order);
     std::vector<double> probed(nlist, 1.0); // never zero
     for (size_t i = 0; i < sorted.size(); i++) {
@@ -362,100 +201,77 @@ void Demand::extra_lists(
                          1 / parameters.spread));
     }
 
-    const Lists centroids(quantizer);
-    for_blocks(
-            quantizer,
-            centroids.listed(quantizer, rows, begin),
-            n,
-            x,
-            std::min<idx_t>(parameters.reach, nlist),
-            [&](NearTiles& tiles, idx_t i0, idx_t count, const idx_t* probes) {
-                std::vector<std::vector<Vote>> votes(count);
-                tiles.run(
-                        count,
-                        x + i0 * quantizer.d,
-                        std::min<idx_t>(parameters.reach, nlist),
-                        probes,
-                        [&](const NearTile& tile) {
-                            const float* distance = tile.distances;
-                            for (idx_t i = 0; i < tile.n_rows; i++) {
-                                for (idx_t j = 0; j < tile.n_base; j++) {
-                                    const idx_t y = tile.first_base + j;
-                                    const float* radius = &radii[y * n_rings];
-                                    if (!(distance[j] <= radius[n_rings - 1])) {
-                                        continue;
-                                    }
-                                    idx_t ring = 0;
-                                    while (distance[j] > radius[ring]) {
-                                        ring++;
-                                    }
-                                    votes[tile.rows[i]].push_back(
-                                            {y, weights[ring]});
-                                }
-                                distance += tile.n_base;
-                            }
-                        });
-
-                std::vector<double> gains(nlist);
-                std::vector<int32_t> touched;
-                for (idx_t i = 0; i < count; i++) {
-                    const idx_t row = i0 + i;
-                    if (primary[row] < 0) {
-                        continue;
-                    }
-                    for (Vote& vote : votes[i]) {
-                        const int32_t* lists = &order[vote.surrogate * n_order];
-                        vote.place = std::find(
-                                             lists,
-                                             lists + n_order,
-                                             int32_t(primary[row])) -
-                                lists;
-                    }
-                    float last = kInfinity;
-                    for (int t = 0; t < width; t++) {
-                        touched.clear();
-                        for (const Vote& vote : votes[i]) {
-                            const int32_t* lists =
-                                    &order[vote.surrogate * n_order];
-                            for (idx_t r = 0; r < vote.place; r++) {
-                                if (lists[r] < 0) {
-                                    break;
-                                }
-                                double& gain = gains[lists[r]];
-                                if (gain == 0) {
-                                    touched.push_back(lists[r]);
-                                }
-                                gain += vote.weight *
-                                        (probed[r] - probed[vote.place]);
-                            }
-                        }
-                        int32_t best = -1;
-                        double best_score = 0;
-                        for (int32_t list : touched) {
-                            const double score = gains[list] / prices[list];
-                            if (score > best_score ||
-                                (score == best_score && list < best)) {
-                                best = list;
-                                best_score = score;
-                            }
-                            gains[list] = 0;
-                        }
-                        if (best < 0) {
+    // The smallest radii come first.
+    std::vector<float> widest(begin.back());
+    for (size_t y = 0; y < widest.size(); y++) {
+        widest[y] = radii[(y + 1) * n_rings - 1];
+    }
+    const auto choose = [&](idx_t first, const auto& near) {
+        std::vector<Vote> votes;
+        std::vector<double> gains(nlist);
+        std::vector<int32_t> touched;
+        for (size_t i = 0; i < near.size(); i++) {
+            const idx_t row = first + i;
+            if (primary[row] < 0) {
+                continue;
+            }
+            votes.clear();
+            for (const Near& y : near[i]) {
+                const float* radius = &radii[y.base * n_rings];
+                idx_t ring = 0;
+                while (y.distance > radius[ring]) {
+                    ring++;
+                }
+                const int32_t* lists = &order[y.base * n_order];
+                const idx_t place =
+                        std::find(
+                                lists, lists + n_order, int32_t(primary[row])) -
+                        lists;
+                votes.push_back({y.base, weights[ring], place});
+            }
+            float last = kInfinity;
+            for (int t = 0; t < width; t++) {
+                touched.clear();
+                for (const Vote& vote : votes) {
+                    const int32_t* lists = &order[vote.surrogate * n_order];
+                    for (idx_t r = 0; r < vote.place; r++) {
+                        if (lists[r] < 0) {
                             break;
                         }
-                        last = std::min(last, float(best_score));
-                        extra[row * width + t] = best;
-                        scores[row * width + t] = last;
-                        for (Vote& vote : votes[i]) {
-                            const int32_t* lists =
-                                    &order[vote.surrogate * n_order];
-                            vote.place =
-                                    std::find(lists, lists + vote.place, best) -
-                                    lists;
+                        double& gain = gains[lists[r]];
+                        if (gain == 0) {
+                            touched.push_back(lists[r]);
                         }
+                        gain += vote.weight * (probed[r] - probed[vote.place]);
                     }
                 }
-            });
+                int32_t best = -1;
+                double best_score = 0;
+                for (int32_t list : touched) {
+                    const double score = gains[list] / prices[list];
+                    if (score > best_score ||
+                        (score == best_score && list < best)) {
+                        best = list;
+                        best_score = score;
+                    }
+                    gains[list] = 0;
+                }
+                if (best < 0) {
+                    break;
+                }
+                last = std::min(last, float(best_score));
+                extra[row * width + t] = best;
+                scores[row * width + t] = last;
+                for (Vote& vote : votes) {
+                    const int32_t* lists = &order[vote.surrogate * n_order];
+                    vote.place =
+                            std::find(lists, lists + vote.place, best) - lists;
+                }
+            }
+        }
+    };
+    near_listed_rows(quantizer, parameters.reach, rows.data(), begin.data())
+            ->within(n, x, widest.data(), choose);
 }
 
 void Demand::check_sizes(
