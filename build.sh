@@ -136,8 +136,10 @@ python_package() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 \
         'scikit-build-core>=0.10' 'nanobind>=2.2' numpy pytest tqdm \
         faiss-cpu scikit-learn || return 1
+    # With the flags of the other builds, for the sake of ccache.
     "$venv/bin/pip" install --quiet --disable-pip-version-check \
-        --no-build-isolation . || die "could not build the Python package"
+        --no-build-isolation -C cmake.define.FLASHGMM_WERROR="${CI:-OFF}" . ||
+        die "could not build the Python package"
     OPENBLAS_NUM_THREADS=1 "$venv/bin/python" -m pytest -q "$@" ||
         die "Python tests failed"
 }

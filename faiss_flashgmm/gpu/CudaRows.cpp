@@ -19,6 +19,13 @@ bool CudaRows::on_device(const void* x) {
             attributes.type == cudaMemoryTypeManaged;
 }
 
+void CudaRows::wait_for(const void* x) {
+    cudaPointerAttributes attributes{};
+    FLASHGMM_CUDA(cudaPointerGetAttributes(&attributes, x));
+    const DeviceScope scope(attributes.device);
+    FLASHGMM_CUDA(cudaDeviceSynchronize());
+}
+
 CudaRows::CudaRows(int64_t n, int64_t d, RowView x, const float* weights)
         : n_(n), d_(d), x_(x), weights_(weights) {
     FLASHGMM_THROW_IF_NOT_FMT(n >= 0, "n = %ld rows", long(n));

@@ -13,6 +13,9 @@ class CudaRows : public RowSource {
 
     /// Whether a pointer is to memory of a CUDA device; false without one.
     static bool on_device(const void* x);
+    /// Waits for all that its device has been given to do: for rows that
+    /// another library may still be writing.
+    static void wait_for(const void* x);
 
     int64_t size() const override {
         return n_;

@@ -1,9 +1,10 @@
-// The Python module faiss_flashgmm._core: the solver and nothing of FAISS. The
-// package around it (faiss_flashgmm/*.py) checks and converts arguments.
+// The Python module faiss_flashgmm._core. The package around it
+// (faiss_flashgmm/*.py) checks and converts arguments.
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,129 +16,17 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <faiss_flashgmm/cpu/CpuBackend.h>
 #include <faiss_flashgmm/em/EMSolver.h>
-#include <faiss_flashgmm/io/open_vectors.h>
-#include <faiss_flashgmm/utils/Error.h>
-#include <faiss_flashgmm/utils/device_name.h>
-
-#if FLASHGMM_PYTHON_CUDA
-#include <faiss_flashgmm/gpu/CudaBackend.h>
-#endif
+#include <faiss_flashgmm/em/RowMoments.h>
+#include <faiss_flashgmm/python/arrays.h>
+#include <faiss_flashgmm/python/index_bindings.h>
+#include <faiss_flashgmm/python/row_sources.h>
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace faiss_flashgmm;
 
 namespace {
-
-template <class T, int Dimensions>
-using Array = nb::
-        ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-using Output = nb::ndarray<nb::numpy, T>;
-
-/// An array that owns the values.
-template <class T>
-Output<T> to_numpy(std::vector<T>&& values, std::vector<size_t> shape) {
-    auto* const owned = new std::vector<T>(std::move(values));
-    const nb::capsule owner(owned, [](void* memory) noexcept {
-        delete static_cast<std::vector<T>*>(memory);
-    });
-    return Output<T>(owned->data(), shape.size(), shape.data(), owner);
-}
-
-/// Rows from an object with shape and read(begin, count), which returns an
-/// array of float32.
-class PythonRows : public RowSource {
-   public:
-    PythonRows(nb::object source, const float* weights)
-            : source_(std::move(source)), weights_(weights) {
-        const auto shape =
-                nb::cast<std::pair<int64_t, int64_t>>(source_.attr("shape"));
-        n_ = shape.first;
-        d_ = shape.second;
-    }
-    ~PythonRows() override {
-        const nb::gil_scoped_acquire gil;
-        chunk_.reset();
-        source_.reset();
-    }
-
-    int64_t size() const override {
-        return n_;
-    }
-    int64_t dim() const override {
-        return d_;
-    }
-    Rows read(int64_t begin, int64_t count) override {
-        const nb::gil_scoped_acquire gil;
-        chunk_ = source_.attr("read")(begin, count);
-        const auto rows = nb::cast<Array<float, 2>>(chunk_);
-        FLASHGMM_THROW_IF_NOT_FMT(
-                int64_t(rows.shape(0)) == count && int64_t(rows.shape(1)) == d_,
-                "read(%lld, %lld) returned an array of shape (%zu, %zu)",
-                static_cast<long long>(begin),
-                static_cast<long long>(count),
-                rows.shape(0),
-                rows.shape(1));
-        return {count, rows.data(), weights_ ? weights_ + begin : nullptr};
-    }
-
-   private:
-    nb::object source_;
-    nb::object chunk_; ///< keeps the last rows alive
-    const float* weights_;
-    int64_t n_;
-    int64_t d_;
-};
-
-std::unique_ptr<RowSource> make_source(
-        const nb::object& x,
-        const std::optional<Array<float, 1>>& weights) {
-    const float* const w = weights ? weights->data() : nullptr;
-    std::unique_ptr<RowSource> source;
-    if (nb::isinstance<nb::str>(x)) {
-        source = open_vectors(nb::cast<std::string>(x));
-        FLASHGMM_THROW_IF_NOT_FMT(!w, "no weights for rows of a file");
-    } else if (nb::isinstance<Array<float, 2>>(x)) {
-        const auto rows = nb::cast<Array<float, 2>>(x);
-        source = std::make_unique<MemoryRows>(
-                rows.shape(0), rows.shape(1), rows.data(), w);
-    } else {
-        source = std::make_unique<PythonRows>(x, w);
-    }
-    FLASHGMM_THROW_IF_NOT_FMT(
-            !weights || int64_t(weights->shape(0)) == source->size(),
-            "%zu weights for %lld rows",
-            weights->shape(0),
-            static_cast<long long>(source->size()));
-    return source;
-}
-
-std::unique_ptr<Backend> make_backend(const std::string& device) {
-    const std::vector<int> devices = cuda_devices_of(device);
-    if (devices.empty()) {
-        return std::make_unique<CpuBackend>();
-    }
-#if FLASHGMM_PYTHON_CUDA
-    CudaOptions options;
-    options.devices = devices;
-    return std::make_unique<CudaBackend>(options);
-#else
-    FLASHGMM_THROW_FMT(
-            "device '%s': this build has none but 'cpu'", device.c_str());
-#endif
-}
-
-std::string why_no_cuda() {
-#if FLASHGMM_PYTHON_CUDA
-    return CudaBackend::why_unavailable(0);
-#else
-    return "built without CUDA";
-#endif
-}
 
 Mixture make_mixture(
         const Array<float, 2>& means,
@@ -210,33 +99,10 @@ nb::dict to_dict(const Progress& p) {
     return out;
 }
 
-/// Ctrl-C ends a computation at the next chunk of rows.
-void check_signals() {
-    if (PyErr_CheckSignals() != 0) {
-        throw nb::python_error();
-    }
-}
-
-template <class T>
-T choose(
-        const std::string& name,
-        const char* what,
-        std::initializer_list<std::pair<const char*, T>> choices) {
-    std::string known;
-    for (const auto& [choice, value] : choices) {
-        if (name == choice) {
-            return value;
-        }
-        known += std::string(known.empty() ? "'" : ", '") + choice + "'";
-    }
-    FLASHGMM_THROW_FMT(
-            "%s '%s' is none of %s", what, name.c_str(), known.c_str());
-}
-
 nb::dict fit(
         nb::object x,
         int64_t k,
-        std::optional<Array<float, 1>> sample_weight,
+        nb::object sample_weight,
         std::optional<Array<float, 2>> means,
         std::optional<Array<double, 1>> variances,
         std::optional<Array<double, 1>> weights,
@@ -299,7 +165,8 @@ nb::dict fit(
         initial = make_mixture(*means, variances, weights);
     }
     const std::unique_ptr<Backend> backend = make_backend(device);
-    const std::unique_ptr<RowSource> rows = make_source(x, sample_weight);
+    const std::shared_ptr<RowSource> rows =
+            make_source(x, sample_weight, device);
     EMResult result;
     {
         const nb::gil_scoped_release released;
@@ -329,36 +196,42 @@ nb::tuple assign(
         const Array<float, 2>& means,
         const Array<double, 1>& variances,
         const Array<double, 1>& weights,
-        const Array<float, 2>& x,
+        nb::object x,
         int64_t m,
         const std::string& device) {
     const Mixture mixture = make_mixture(means, variances, weights);
     mixture.check();
+    const std::unique_ptr<Backend> backend = make_backend(device);
+    const std::shared_ptr<RowSource> rows = make_source(x, nb::none(), device);
     FLASHGMM_THROW_IF_NOT_FMT(
-            int64_t(x.shape(1)) == mixture.d,
-            "rows of dimension %zu for a mixture of dimension %lld",
-            x.shape(1),
+            rows->dim() == mixture.d,
+            "rows of dimension %lld for a mixture of dimension %lld",
+            static_cast<long long>(rows->dim()),
             static_cast<long long>(mixture.d));
     FLASHGMM_THROW_IF_NOT_FMT(
             m >= 1 && m <= mixture.k,
             "m = %lld is not between 1 and k = %lld",
             static_cast<long long>(m),
             static_cast<long long>(mixture.k));
-    const size_t n = x.shape(0);
+    const int64_t n = rows->size();
     std::vector<int64_t> components(n * m);
     std::vector<float> log_scores(n * m);
     std::vector<float> log_z(n);
-    const std::unique_ptr<Backend> backend = make_backend(device);
     {
         const nb::gil_scoped_release released;
         const Conditioning conditioning = Conditioning::from_mixture(mixture);
         backend->begin(conditioning.to_conditioned(mixture), conditioning);
-        const auto chunk =
-                size_t(backend->preferred_chunk(mixture.k, mixture.d));
-        for (size_t begin = 0; begin < n; begin += chunk) {
+        // Only for its check of the rows.
+        RowMoments moments(std::vector<double>(mixture.d, 0.0));
+        const int64_t chunk = backend->preferred_chunk(mixture.k, mixture.d);
+        for (int64_t begin = 0; begin < n; begin += chunk) {
+            const Rows part = rows->read(begin, std::min(chunk, n - begin));
+            const std::string error =
+                    backend->add_moments(begin, part, moments);
+            FLASHGMM_THROW_IF_NOT_FMT(error.empty(), "%s", error.c_str());
             backend->assign(
-                    int64_t(std::min(chunk, n - begin)),
-                    x.data() + begin * mixture.d,
+                    part.n,
+                    part.x,
                     m,
                     components.data() + begin * m,
                     log_scores.data() + begin * m,
@@ -367,35 +240,34 @@ nb::tuple assign(
             check_signals();
         }
     }
+    const auto size = size_t(n);
     return nb::make_tuple(
-            to_numpy(std::move(components), {n, size_t(m)}),
-            to_numpy(std::move(log_scores), {n, size_t(m)}),
-            to_numpy(std::move(log_z), {n}));
+            to_numpy(std::move(components), {size, size_t(m)}),
+            to_numpy(std::move(log_scores), {size, size_t(m)}),
+            to_numpy(std::move(log_z), {size}));
 }
 
-/// Rows of a file, as float32 arrays.
-class File {
-   public:
-    explicit File(const std::string& path) : source_(open_vectors(path)) {}
-
-    std::pair<int64_t, int64_t> shape() const {
-        return {source_->size(), source_->dim()};
-    }
-    Output<float> read(int64_t begin, int64_t count) {
-        std::vector<float> values;
-        {
-            const nb::gil_scoped_release released;
-            const Rows rows = source_->read(begin, count);
-            values.resize(rows.n * source_->dim());
-            to_floats(rows.x, int64_t(values.size()), values.data());
+/// Rows [begin, begin + count) as float32, wherever they are.
+Output<float> read_rows(RowSource& rows, int64_t begin, int64_t count) {
+    FLASHGMM_THROW_IF_NOT_FMT(
+            begin >= 0 && count >= 0 && begin <= rows.size() - count,
+            "rows [%lld, %lld + %lld) of %lld",
+            static_cast<long long>(begin),
+            static_cast<long long>(begin),
+            static_cast<long long>(count),
+            static_cast<long long>(rows.size()));
+    std::vector<float> values(count * rows.dim());
+    {
+        const nb::gil_scoped_release released;
+        std::vector<int64_t> indices;
+        for (int64_t at = 0; at < count; at += int64_t(indices.size())) {
+            indices.resize(std::min<int64_t>(count - at, 1 << 16));
+            std::iota(indices.begin(), indices.end(), begin + at);
+            rows.gather(indices, values.data() + at * rows.dim(), nullptr);
         }
-        return to_numpy(
-                std::move(values), {size_t(count), size_t(source_->dim())});
     }
-
-   private:
-    std::unique_ptr<RowSource> source_;
-};
+    return to_numpy(std::move(values), {size_t(count), size_t(rows.dim())});
+}
 
 } // namespace
 
@@ -441,8 +313,29 @@ NB_MODULE(_core, m) {
           "x"_a,
           "m"_a,
           "device"_a);
+    m.def("is_in_place", &is_in_place, "x"_a);
+    m.def(
+            "to_float32",
+            [](const nb::object& x, const std::string& device) {
+                const auto rows = make_source(x, nb::none(), device);
+                return read_rows(*rows, 0, rows->size());
+            },
+            "x"_a,
+            "device"_a = "cpu");
     nb::class_<File>(m, "File")
             .def(nb::init<const std::string&>(), "path"_a)
-            .def_prop_ro("shape", &File::shape)
-            .def("read", &File::read, "begin"_a, "count"_a);
+            .def_prop_ro(
+                    "shape",
+                    [](const File& file) {
+                        return std::pair(
+                                file.rows()->size(), file.rows()->dim());
+                    })
+            .def(
+                    "read",
+                    [](const File& file, int64_t begin, int64_t count) {
+                        return read_rows(*file.rows(), begin, count);
+                    },
+                    "begin"_a,
+                    "count"_a);
+    bind_index(m);
 }

@@ -1,13 +1,21 @@
 """The mixture as an estimator in the manner of scikit-learn."""
 
+from __future__ import annotations
+
 import inspect
 import sys
 import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _core
-from ._rows import as_array, as_float32, as_source
+from ._rows import as_float32, as_source, device_name, on_device, plain_int64
+
+#: What a progress callback gets.
+State = dict[str, Any]
 
 try:
     from sklearn.base import BaseEstimator as _Base
@@ -28,17 +36,17 @@ except ImportError:
         """get_params, set_params and repr as scikit-learn has them."""
 
         @classmethod
-        def _names(cls):
+        def _names(cls) -> list[str]:
             return sorted(
                 name
                 for name in inspect.signature(cls.__init__).parameters
                 if name != "self"
             )
 
-        def get_params(self, deep=True):
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
             return {name: getattr(self, name) for name in self._names()}
 
-        def set_params(self, **params):
+        def set_params(self, **params: Any) -> _Base:
             for name, value in params.items():
                 if name not in self._names():
                     raise ValueError(
@@ -47,7 +55,7 @@ except ImportError:
                 setattr(self, name, value)
             return self
 
-        def __repr__(self):
+        def __repr__(self) -> str:
             defaults = inspect.signature(type(self).__init__).parameters
             shown = ", ".join(
                 f"{name}={getattr(self, name)!r}"
@@ -84,8 +92,8 @@ class FlashGMM(_Mixin, _Base):
         None draws a new seed for every fit.
     warm_start : bool, default=False
         Start from the last fit.
-    device : str, default="cpu"
-        "cpu", "cuda" or "cuda:N,..." for several devices.
+    device : str, torch.device, int, or list of these, default="cpu"
+        "cpu", "cuda", "cuda:1" or 1; a list for several CUDA devices.
     verbose : bool, default=False
         Show a progress bar with log-likelihood and time left (tqdm if it is
         installed, else a line an iteration on stderr).
@@ -118,30 +126,42 @@ class FlashGMM(_Mixin, _Base):
     >>> gmm = FlashGMM(n_components=2, random_state=0).fit(x)
     >>> sorted(round(float(m), 1) for m in gmm.means_[:, 0])
     [0.1, 10.0]
-    >>> bool(gmm.predict(x)[0] == gmm.predict(x)[1])
+    >>> components, shares = gmm.responsibilities(x, m=2)
+    >>> bool(components[0, 0] == components[1, 0])
     True
+    >>> shares.sum(axis=1).round(3).tolist()
+    [1.0, 1.0, 1.0, 1.0]
     """
+
+    means_: npt.NDArray[np.float32]
+    variances_: npt.NDArray[np.float64]
+    weights_: npt.NDArray[np.float64]
+    lower_bound_: float
+    n_iter_: int
+    converged_: bool
+    history_: list[dict[str, Any]]
+    n_features_in_: int
 
     def __init__(
         self,
-        n_components=1,
+        n_components: int = 1,
         *,
-        variance_model="per_component",
-        weight_model="free",
-        tol=1e-3,
-        max_iter=100,
-        n_init=1,
-        init_params="lloyd",
-        means_init=None,
-        variances_init=None,
-        weights_init=None,
-        variance_floor=1e-6,
-        random_state=None,
-        warm_start=False,
-        device="cpu",
-        verbose=False,
-        callback=None,
-    ):
+        variance_model: str = "per_component",
+        weight_model: str = "free",
+        tol: float = 1e-3,
+        max_iter: int = 100,
+        n_init: int = 1,
+        init_params: str = "lloyd",
+        means_init: Any = None,
+        variances_init: Any = None,
+        weights_init: Any = None,
+        variance_floor: float = 1e-6,
+        random_state: Any = None,
+        warm_start: bool = False,
+        device: Any = "cpu",
+        verbose: bool = False,
+        callback: Callable[[State], object] | None = None,
+    ) -> None:
         self.n_components = n_components
         self.variance_model = variance_model
         self.weight_model = weight_model
@@ -161,17 +181,19 @@ class FlashGMM(_Mixin, _Base):
 
     # --- fitting ---
 
-    def fit(self, X, y=None, sample_weight=None):
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> FlashGMM:
         """Fit the mixture.
 
         Parameters
         ----------
         X : array of shape (n, d), path, or rows of ``open_vectors``
-            Any real dtype and stride; float32 in C order is not copied, others
-            are converted a chunk at a time.
+            float32, float16, bfloat16, int8 and uint8 in C order are read in
+            place, also (with ``device="cuda"``) in memory of a GPU. Arrays of
+            any other real dtype and stride are converted a chunk at a time.
         y : ignored
         sample_weight : array of shape (n,), default=None
-            Weights >= 0; integers count as repeated rows.
+            Weights >= 0; integers count as repeated rows. float32 in memory of
+            the GPU if X is there.
 
         Returns
         -------
@@ -187,14 +209,33 @@ class FlashGMM(_Mixin, _Base):
             )
         return self
 
-    def _fit_centroids(self, X, sample_weight=None, *, spherical=False):
-        """fit() for centroids: of norm 1 if spherical."""
-        return self._fit(X, sample_weight, "unit" if spherical else "none")
+    def _fit_centroids(
+        self,
+        X: Any,
+        sample_weight: Any = None,
+        *,
+        spherical: bool,
+        max_points_per_centroid: int,
+    ) -> None:
+        """fit() for centroids, as FAISS has it: of norm 1 if spherical, and of
+        a sample of the rows."""
+        self._fit(
+            X,
+            sample_weight,
+            "unit" if spherical else "none",
+            max_points_per_centroid,
+        )
 
-    def _fit(self, X, sample_weight, constraint):
+    def _fit(
+        self,
+        X: Any,
+        sample_weight: Any,
+        constraint: str,
+        max_rows_per_component: int = 0,
+    ) -> None:
         source = as_source(X)
         self._check_counts(source.shape)
-        if sample_weight is not None:
+        if sample_weight is not None and not on_device(sample_weight):
             sample_weight = np.ascontiguousarray(sample_weight, np.float32)
             if sample_weight.shape != (source.shape[0],):
                 raise ValueError(
@@ -207,7 +248,7 @@ class FlashGMM(_Mixin, _Base):
         n_init = 1 if "means" in start else int(self.n_init)
         bar = _ProgressBar() if self.verbose else None
 
-        def progress(state):
+        def progress(state: State) -> None:
             if bar:
                 bar.update(state)
             if self.callback is not None:
@@ -227,24 +268,19 @@ class FlashGMM(_Mixin, _Base):
                 constraint=constraint,
                 init=self.init_params,
                 variance_floor=float(self.variance_floor),
-                max_rows_per_component=0,
-                device=self.device,
+                max_rows_per_component=max_rows_per_component,
+                device=device_name(self.device),
                 progress=progress if bar or self.callback else None,
                 **start,
             )
         except ValueError as error:
-            if "must be finite" in str(error):
-                raise ValueError(
-                    f"Input X contains NaN or infinity: {error}"
-                ) from None
-            raise
+            raise _named(error) from None
         finally:
             if bar:
                 bar.close()
-        self._keep(result, source.shape[1])
-        return self
+        self._keep(result, int(source.shape[1]))
 
-    def fit_stream(self, chunks, y=None):
+    def fit_stream(self, chunks: Iterable[Any], y: Any = None) -> FlashGMM:
         """Fit to rows that come in chunks.
 
         Parameters
@@ -263,20 +299,24 @@ class FlashGMM(_Mixin, _Base):
             raise ValueError("no chunks to fit to")
         return self.fit(np.concatenate(parts))
 
-    def fit_predict(self, X, y=None, sample_weight=None):
+    def fit_predict(
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> npt.NDArray[np.int64]:
         """Fit, and return the most responsible component of each row."""
         return self.fit(X, sample_weight=sample_weight).predict(X)
 
     # --- what the mixture says of rows ---
 
-    def responsibilities(self, X, m=2):
+    def responsibilities(
+        self, X: Any, m: int = 2
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The m most responsible components of each row.
 
         Memory is O(n m), whatever n_components is.
 
         Parameters
         ----------
-        X : array of shape (n, d)
+        X : as for ``fit``
         m : int, default=2
 
         Returns
@@ -287,11 +327,12 @@ class FlashGMM(_Mixin, _Base):
         components, log_scores, log_z = self._assign(X, m)
         return components, np.exp(log_scores - log_z[:, None])
 
-    def predict(self, X):
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """The most responsible component of each row, shape (n,)."""
-        return self._assign(X, 1)[0][:, 0]
+        components: npt.NDArray[np.int64] = self._assign(X, 1)[0]
+        return components[:, 0]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Responsibilities of all components, float64 of shape (n, k).
 
         For large k, use ``responsibilities``.
@@ -301,33 +342,38 @@ class FlashGMM(_Mixin, _Base):
         out = np.zeros((components.shape[0], k + 1))
         np.put_along_axis(out, components, shares.astype(np.float64), axis=1)
         out = out[:, :k]  # column -1 took the padding
-        return out / out.sum(axis=1, keepdims=True)
+        out /= out.sum(axis=1, keepdims=True)
+        return out
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> npt.NDArray[np.float64]:
         """Log-density of each row, float64 of shape (n,)."""
-        return self._assign(X, 1)[2].astype(np.float64)
+        log_z: npt.NDArray[np.float32] = self._assign(X, 1)[2]
+        return log_z.astype(np.float64)
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the rows."""
         return float(self.score_samples(X).mean())
 
-    def _n_parameters(self):
+    def _n_parameters(self) -> int:
         k = self._check_fitted()
         variances = 1 if self.variance_model == "tied" else k
         weights = 0 if self.weight_model == "uniform" else k - 1
         return k * self.n_features_in_ + variances + weights
 
-    def bic(self, X):
+    def bic(self, X: Any) -> float:
         """Bayesian information criterion; lower is better."""
-        n = as_array(X).shape[0]
-        return -2 * self.score(X) * n + self._n_parameters() * np.log(n)
+        scores = self.score_samples(X)
+        penalty = self._n_parameters() * np.log(scores.size)
+        return float(penalty - 2 * scores.sum())
 
-    def aic(self, X):
+    def aic(self, X: Any) -> float:
         """Akaike information criterion; lower is better."""
-        n = as_array(X).shape[0]
-        return -2 * self.score(X) * n + 2 * self._n_parameters()
+        scores = self.score_samples(X)
+        return float(2 * self._n_parameters() - 2 * scores.sum())
 
-    def sample(self, n_samples=1):
+    def sample(
+        self, n_samples: int = 1
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Rows drawn from the mixture.
 
         Returns
@@ -349,19 +395,20 @@ class FlashGMM(_Mixin, _Base):
     # --- inside ---
 
     @property
-    def precisions_(self):
+    def precisions_(self) -> npt.NDArray[np.float64]:
         self._check_fitted()
-        return 1 / self.variances_
+        precisions: npt.NDArray[np.float64] = 1 / self.variances_
+        return precisions
 
-    def _check_fitted(self):
+    def _check_fitted(self) -> int:
         if not hasattr(self, "means_"):
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet. Call "
                 "'fit' with appropriate arguments before using this estimator."
             )
-        return self.means_.shape[0]
+        return int(self.means_.shape[0])
 
-    def _check_counts(self, shape):
+    def _check_counts(self, shape: tuple[int, int]) -> None:
         n, d = shape
         if n == 0 or d == 0:
             raise ValueError(
@@ -374,7 +421,7 @@ class FlashGMM(_Mixin, _Base):
                 f"n_components = {self.n_components}, n_samples = {n}"
             )
 
-    def _start(self):
+    def _start(self) -> dict[str, Any]:
         if self.warm_start and hasattr(self, "means_"):
             return {
                 "means": self.means_,
@@ -396,7 +443,7 @@ class FlashGMM(_Mixin, _Base):
                 start[name] = np.ascontiguousarray(given, dtype=np.float64)
         return start
 
-    def _keep(self, result, d):
+    def _keep(self, result: dict[str, Any], d: int) -> None:
         best = [
             step
             for step in result["iterations"]
@@ -417,25 +464,36 @@ class FlashGMM(_Mixin, _Base):
         self.converged_ = converged
         self.n_features_in_ = d
 
-    def _assign(self, X, m):
+    def _assign(self, X: Any, m: int) -> tuple[Any, ...]:
         self._check_fitted()
-        x = as_float32(X)
-        if x.shape[1] != self.n_features_in_:
+        source = as_source(X)
+        if source.shape[1] != self.n_features_in_:
             raise ValueError(
-                f"X has {x.shape[1]} features, but {type(self).__name__} is "
-                f"expecting {self.n_features_in_} features as input."
+                f"X has {source.shape[1]} features, but {type(self).__name__} "
+                f"is expecting {self.n_features_in_} features as input."
             )
-        if not np.isfinite(x).all():
-            row, column = np.argwhere(~np.isfinite(x))[0]
-            raise ValueError(
-                f"Input X contains NaN or infinity: row {row}, column {column}"
+        try:
+            components, log_scores, log_z = _core.assign(
+                self.means_,
+                self.variances_,
+                self.weights_,
+                source,
+                int(m),
+                device_name(self.device),
             )
-        return _core.assign(
-            self.means_, self.variances_, self.weights_, x, int(m), self.device
-        )
+        except ValueError as error:
+            raise _named(error) from None
+        return plain_int64(components), log_scores, log_z
 
 
-def _seed_of(random_state):
+def _named(error: ValueError) -> ValueError:
+    """The error, in words that scikit-learn looks for."""
+    if "must be finite" in str(error):
+        return ValueError(f"Input X contains NaN or infinity: {error}")
+    return error
+
+
+def _seed_of(random_state: Any) -> int:
     if random_state is None:
         return int(np.random.default_rng().integers(2**63))
     if hasattr(random_state, "randint"):  # numpy.random.RandomState
@@ -448,16 +506,16 @@ def _seed_of(random_state):
 class _ProgressBar:
     """tqdm over the iterations of a run, or lines on stderr without it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         try:
             from tqdm.auto import tqdm
         except ImportError:
             tqdm = None
-        self._tqdm = tqdm
-        self._bar = None
-        self._at = None
+        self._tqdm: Any = tqdm
+        self._bar: Any = None
+        self._at: tuple[int, int] | None = None
 
-    def update(self, state):
+    def update(self, state: State) -> None:
         if state["stage"] != "em" or (state["redo"], state["iteration"]) == self._at:
             return
         if self._at is None or self._at[0] != state["redo"]:
@@ -481,7 +539,7 @@ class _ProgressBar:
                 file=sys.stderr,
             )
 
-    def close(self):
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None

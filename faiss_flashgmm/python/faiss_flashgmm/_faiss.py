@@ -6,102 +6,125 @@ each bring their own compiled code; arrays travel between them, C++ objects
 never do, since the two may be built from different versions.
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import faiss
+import faiss  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
+import numpy.typing as npt
 
-from ._estimator import FlashGMM
-from ._rows import as_float32
-
-#: Rows that are assigned and added at once.
-_CHUNK = 1 << 16
+from . import _core
+from ._estimator import FlashGMM, State
+from ._index import assign_options
+from ._rows import as_float32, as_source, device_name, on_device, plain_int64
 
 
 def train_ivf(
-    index,
-    x,
+    index: Any,
+    x: Any,
     *,
-    variance_model="tied",
-    weight_model="uniform",
-    niter=25,
-    nredo=1,
-    init_params="lloyd",
-    max_points_per_centroid=256,
-    seed=1234,
-    device="cpu",
-    verbose=False,
-    callback=None,
-):
+    variance_model: str = "tied",
+    weight_model: str = "uniform",
+    niter: int | None = None,
+    nredo: int | None = None,
+    init_params: str = "lloyd",
+    max_points_per_centroid: int | None = None,
+    seed: int | None = None,
+    device: Any = "cpu",
+    verbose: bool = False,
+    callback: Callable[[State], object] | None = None,
+) -> FlashGMM:
     """Train an IVF index with a mixture as its coarse quantizer.
 
     Parameters
     ----------
-    index : faiss.IndexIVF, or an IndexPreTransform, IndexIDMap or IndexRefine
-        over one; must hold no vectors.
+    index : faiss.IndexIVF or GpuIndexIVF, or an IndexPreTransform, IndexIDMap
+        or IndexRefine over one; must hold no vectors.
     x : array of shape (n, d)
+        As for ``FlashGMM.fit``. The codec is trained on a copy in host memory.
     variance_model, weight_model, init_params, device, verbose, callback
         As for ``FlashGMM``. The defaults, one variance and equal weights, stray
         least from k-means where it is better.
-    niter, nredo, seed, max_points_per_centroid
-        As for ``faiss.Kmeans``.
+    niter, nredo, seed, max_points_per_centroid : int, default=None
+        As for ``faiss.Kmeans``; None: what the ``cp`` of the IVF index says (of
+        FAISS: 10, 1, 1234 and 256).
 
     Returns
     -------
     FlashGMM
         The mixture; its means are the centroids. ``add_multi`` takes it.
+
+    Examples
+    --------
+    >>> import faiss
+    >>> import numpy as np
+    >>> import faiss_flashgmm as fg
+    >>> x = np.random.default_rng(0).random((2000, 8), dtype=np.float32)
+    >>> index = faiss.index_factory(8, "IVF16,Flat")
+    >>> mixture = fg.train_ivf(index, x)
+    >>> index.is_trained, mixture.means_.shape
+    (True, (16, 8))
     """
     if index.ntotal != 0:
         raise ValueError(
             f"the index holds {index.ntotal} vectors: reset() it before training"
         )
     ivf = _ivf_of(index)
-    x = as_float32(x)
-    if x.shape[1] != index.d:
-        raise ValueError(
-            f"x has {x.shape[1]} columns, the index is of dimension {index.d}"
-        )
-    rows = _through_transforms(index, x, train=True)
+    device = device_name(device)
+    rows = as_source(x)
+    _check_columns(rows, index)
+    x = as_float32(rows, device)
+    below = _through_transforms(index, x, train=True)
+    if below is not x or not on_device(rows):
+        rows = below
     gmm = FlashGMM(
         ivf.nlist,
         variance_model=variance_model,
         weight_model=weight_model,
         init_params=init_params,
-        n_init=nredo,
-        max_iter=niter,
+        n_init=ivf.cp.nredo if nredo is None else nredo,
+        max_iter=ivf.cp.niter if niter is None else niter,
         tol=0,
-        random_state=seed,
+        random_state=ivf.cp.seed if seed is None else seed,
         device=device,
         verbose=verbose,
         callback=callback,
     )
     gmm._fit_centroids(
-        _sample(rows, ivf.nlist * max_points_per_centroid, seed),
+        rows,
         spherical=ivf.metric_type == faiss.METRIC_INNER_PRODUCT
         or ivf.cp.spherical,
+        max_points_per_centroid=ivf.cp.max_points_per_centroid
+        if max_points_per_centroid is None
+        else max_points_per_centroid,
     )
-    quantizer = faiss.downcast_index(ivf.quantizer)
-    quantizer.reset()
-    if not quantizer.is_trained:
-        quantizer.train(gmm.means_)
-    quantizer.add(gmm.means_)
-    # A quantizer that holds nlist vectors is trained: what is left is the codec.
+    if _is_on_gpu(ivf):
+        on_cpu = faiss.index_gpu_to_cpu(ivf)
+        _set_centroids(on_cpu, gmm.means_)
+        on_cpu.train(below)
+        ivf.copyFrom(on_cpu)
+    else:
+        _set_centroids(ivf, gmm.means_)
+    # What is trained already stays: the transforms and the centroids.
     index.train(x)
     return gmm
 
 
 def add_multi(
-    index,
-    x,
-    ids=None,
+    index: Any,
+    x: Any,
+    ids: Any = None,
     *,
-    mixture=None,
-    policy="posterior",
-    max_inflation=None,
-    tau=None,
-    distance_ratio=None,
-    soar_lambda=1.0,
-):
+    mixture: FlashGMM | None = None,
+    policy: str = "posterior",
+    max_inflation: float | None = None,
+    learn_from: Any = None,
+    queries: Any = None,
+    **options: float,
+) -> float:
     """Add vectors, those near a border between two lists to both.
 
     Search with ``faiss_flashgmm.search``: plain ``index.search`` returns an id
@@ -109,44 +132,65 @@ def add_multi(
 
     Parameters
     ----------
-    index : as for ``train_ivf``; trained
+    index : as for ``train_ivf``; trained, on the CPU
     x : array of shape (n, d)
     ids : int64 array of shape (n,), default=None
         Different from each other; None continues after ``index.ntotal``.
     mixture : FlashGMM, default=None
         Output of ``train_ivf``; the policy "posterior" needs it.
-    policy : {"posterior", "nearest", "soar"}, default="posterior"
+    policy : {"posterior", "nearest", "air", "soar", "demand"}
         Which list is the second one: the component of largest responsibility,
-        the next centroid, or the one whose residual is least along the first
-        (ScaNN's SOAR).
+        the next centroid, one whose residual points away from the first
+        (RAIRS) or lies at right angles to it (ScaNN's SOAR), or the one where
+        the queries that want the vector look first. docs/assignment.md compares
+        them. The code is that of the C++ class ``MultiAssign``.
     max_inflation : float, default=None
-        Stored entries a vector, at most: the best-scoring rows are copied.
-    tau : float, default=None
-        For "posterior": least responsibility of a copy; None: 1 / nlist.
-    distance_ratio : float, default=None
-        For "nearest": largest ratio of the distances to the two centroids.
-    soar_lambda : float, default=1.0
+        Stored entries a vector, at most, of those added here: the best-scoring
+        copies are kept.
+    learn_from : array of shape (any, d), default=None
+        For "demand": rows that stand for all that the index is going to hold;
+        None: ``x``.
+    queries : array of shape (any, d), default=None
+        For "demand": a sample of real queries; None: the rows stand for them.
+    **options
+        Other fields of ``MultiAssign``: tau, distance_ratio, rng_rule,
+        air_lambda, air_relaxed, soar_lambda, candidates, max_entries (then
+        search with as many ``copies``), demand_neighbors, ...
 
     Returns
     -------
     float
         Stored entries a vector, of the vectors added.
+
+    Examples
+    --------
+    >>> import faiss
+    >>> import numpy as np
+    >>> import faiss_flashgmm as fg
+    >>> x = np.random.default_rng(0).random((2000, 8), dtype=np.float32)
+    >>> index = faiss.index_factory(8, "IVF16,Flat")
+    >>> mixture = fg.train_ivf(index, x)
+    >>> fg.add_multi(index, x, mixture=mixture, max_inflation=1.25)
+    1.25
+    >>> index.ntotal
+    2000
     """
     ivf = _ivf_of(index)
     if not index.is_trained:
         raise ValueError("the index is not trained: call train_ivf first")
+    if _is_on_gpu(ivf):
+        raise NotImplementedError(
+            f"a {type(ivf).__name__} chooses the lists itself: add to the index "
+            "on the CPU, and copy it by faiss.index_cpu_to_gpu"
+        )
     if "FastScan" in type(ivf).__name__:
         raise NotImplementedError(
-            f"{type(ivf).__name__} takes one list a vector in Python: build an "
-            "IndexIVFPQ, and convert it with faiss.IndexIVFPQFastScan(index)"
+            f"{type(ivf).__name__} takes one list a vector here: use "
+            "faiss_flashgmm.Index, or build an IndexIVFPQ and convert it with "
+            "faiss.IndexIVFPQFastScan(index)"
         )
-    if max_inflation is not None and not 1 <= max_inflation <= 2:
-        raise ValueError(f"max_inflation = {max_inflation} is not in [1, 2]")
+    settings = assign_options(policy, max_inflation, options)
     x = as_float32(x)
-    if x.shape[1] != index.d:
-        raise ValueError(
-            f"x has {x.shape[1]} columns, the index is of dimension {index.d}"
-        )
     n = x.shape[0]
     if ids is None:
         ids = np.arange(index.ntotal, index.ntotal + n, dtype=np.int64)
@@ -156,32 +200,49 @@ def add_multi(
             raise ValueError(f"ids of shape {ids.shape} for {n} vectors")
         if np.unique(ids).size != n:
             raise ValueError("ids repeat")
-    rows = _through_transforms(index, x)
-    primary = np.empty(n, dtype=np.int64)
-    second = np.empty(n, dtype=np.int64)
-    score = np.empty(n, dtype=np.float32)  # lower is copied first
-    choose = _policy(
-        policy, ivf, mixture, tau, distance_ratio, soar_lambda
+    if policy == "posterior" and mixture is None:
+        raise ValueError("policy 'posterior' needs mixture=train_ivf(...)")
+    if mixture is not None and mixture.means_.shape != (ivf.nlist, ivf.d):
+        raise ValueError(
+            f"a mixture of shape {mixture.means_.shape} for {ivf.nlist} lists "
+            f"of dimension {ivf.d}"
+        )
+
+    rows = rows_below(index, x)
+    quantizer = faiss.downcast_index(ivf.quantizer)
+    primary = quantizer.search(rows, 1)[1].ravel()
+    chosen = _core.choose_lists(
+        settings,
+        quantizer.reconstruct_n(0, ivf.nlist),
+        ivf.metric_type == faiss.METRIC_INNER_PRODUCT,
+        [] if mixture is None else mixture.variances_,
+        [] if mixture is None else mixture.weights_,
+        rows,
+        primary,
+        rows if learn_from is None else rows_below(index, learn_from),
+        None if queries is None else rows_below(index, queries),
     )
-    for begin in range(0, n, _CHUNK):
-        part = slice(begin, begin + _CHUNK)
-        primary[part], second[part], score[part] = choose(rows[part])
-    copied = np.flatnonzero(second >= 0)
-    if max_inflation is not None:
-        most = int((max_inflation - 1) * n + 1e-6)
-        if copied.size > most:
-            best = np.argsort(score[copied], kind="stable")[:most]
-            copied = np.sort(copied[best])
+    extra = plain_int64(chosen)
     total = ivf.ntotal
     _add_core(ivf, rows, ids, primary)
-    _add_core(ivf, rows[copied], ids[copied], second[copied])
+    for lists in np.ascontiguousarray(extra.T):
+        copied = np.flatnonzero(lists >= 0)
+        _add_core(ivf, rows[copied], ids[copied], lists[copied])
     ivf.ntotal = total + n
     for outer in _wrappers(index):
         outer.ntotal = ivf.ntotal
-    return 1 + copied.size / max(n, 1)
+    return float(1 + np.count_nonzero(extra >= 0) / max(n, 1))
 
 
-def search(index, q, k, *, nprobe=None, params=None, copies=2):
+def search(
+    index: Any,
+    q: Any,
+    k: int,
+    *,
+    nprobe: int | None = None,
+    params: Any = None,
+    copies: int = 2,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Search an index that holds vectors up to ``copies`` times.
 
     Parameters
@@ -194,12 +255,26 @@ def search(index, q, k, *, nprobe=None, params=None, copies=2):
     params : faiss.SearchParameters, default=None
         As for ``index.search``.
     copies : int, default=2
+        The ``max_entries`` of ``add_multi``.
 
     Returns
     -------
     distances : float32 array of shape (nq, k)
     ids : int64 array of shape (nq, k)
         No id twice in a row; -1 where there are no more.
+
+    Examples
+    --------
+    >>> import faiss
+    >>> import numpy as np
+    >>> import faiss_flashgmm as fg
+    >>> x = np.random.default_rng(0).random((2000, 8), dtype=np.float32)
+    >>> index = faiss.index_factory(8, "IVF16,Flat")
+    >>> mixture = fg.train_ivf(index, x)
+    >>> inflation = fg.add_multi(index, x, mixture=mixture)
+    >>> distances, ids = fg.search(index, x[:3], k=5, nprobe=4)
+    >>> ids[:, 0].tolist(), ids.shape
+    ([0, 1, 2], (3, 5))
     """
     if k < 1:
         raise ValueError(f"k = {k} must be at least 1")
@@ -209,7 +284,12 @@ def search(index, q, k, *, nprobe=None, params=None, copies=2):
     distances, ids = index.search(
         as_float32(q), copies * (k - 1) + 1, **arguments
     )
-    return _unique(distances, ids, k)
+    # As FAISS fills up.
+    no_result = float(np.finfo(np.float32).max)
+    if index.metric_type == faiss.METRIC_INNER_PRODUCT:
+        no_result = -no_result
+    distances, ids = _core.unique(distances, ids, k, no_result)
+    return distances, plain_int64(ids)
 
 
 class Kmeans:
@@ -224,7 +304,9 @@ class Kmeans:
     spherical : bool, default=False
     seed : int, default=1234
     gpu : bool or int, default=False
-        Fit on a CUDA device; True and any number of GPUs stand for device 0.
+        Fit on that many CUDA devices; True stands for one.
+    device : default=None
+        As for ``FlashGMM``, in place of ``gpu``.
     max_points_per_centroid, min_points_per_centroid : int
     variance_model, weight_model : str
         As for ``train_ivf``.
@@ -236,25 +318,37 @@ class Kmeans:
     obj : float array, the L2 objective of each iteration of the best run
     iteration_stats : list of dict
     mixture : FlashGMM
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import faiss_flashgmm as fg
+    >>> x = np.random.default_rng(0).random((2000, 8), dtype=np.float32)
+    >>> kmeans = fg.Kmeans(8, 16, niter=5)
+    >>> objective = kmeans.train(x)
+    >>> kmeans.centroids.shape, len(kmeans.obj)
+    ((16, 8), 5)
+    >>> distances, nearest = kmeans.assign(x[:3])
     """
 
     def __init__(
         self,
-        d,
-        k,
+        d: int,
+        k: int,
         *,
-        niter=25,
-        nredo=1,
-        verbose=False,
-        spherical=False,
-        seed=1234,
-        gpu=False,
-        max_points_per_centroid=256,
-        min_points_per_centroid=39,
-        variance_model="tied",
-        weight_model="uniform",
-        init_params="lloyd",
-    ):
+        niter: int = 25,
+        nredo: int = 1,
+        verbose: bool = False,
+        spherical: bool = False,
+        seed: int = 1234,
+        gpu: bool | int = False,
+        device: Any = None,
+        max_points_per_centroid: int = 256,
+        min_points_per_centroid: int = 39,
+        variance_model: str = "tied",
+        weight_model: str = "uniform",
+        init_params: str = "lloyd",
+    ) -> None:
         self.d = d
         self.k = k
         self.niter = niter
@@ -262,35 +356,30 @@ class Kmeans:
         self.verbose = verbose
         self.spherical = spherical
         self.seed = seed
+        if device is None:
+            device = list(range(int(gpu))) if gpu else "cpu"
         self.gpu = gpu
+        self.device = device_name(device)
         self.max_points_per_centroid = max_points_per_centroid
         self.min_points_per_centroid = min_points_per_centroid
         self.variance_model = variance_model
         self.weight_model = weight_model
         self.init_params = init_params
-        self.centroids = None
-        self.index = None
-        self.obj = None
-        self.iteration_stats = None
-        self.mixture = None
+        self.centroids: npt.NDArray[np.float32] | None = None
+        self.index: Any = None
+        self.obj: npt.NDArray[np.float64] | None = None
+        self.iteration_stats: list[dict[str, Any]] | None = None
+        self.mixture: FlashGMM | None = None
         self.train_time = 0.0
 
-    def train(self, x, weights=None, init_centroids=None):
+    def train(
+        self, x: Any, weights: Any = None, init_centroids: Any = None
+    ) -> float:
         """Fit. Returns the last objective, as ``faiss.Kmeans`` does."""
         begin = time.time()
-        x = as_float32(x)
-        if x.shape[1] != self.d:
-            raise ValueError(f"x has {x.shape[1]} columns, d is {self.d}")
-        most = self.k * self.max_points_per_centroid
-        if weights is not None:
-            weights = np.ascontiguousarray(weights, dtype=np.float32)
-            if weights.shape != (x.shape[0],):
-                raise ValueError(
-                    f"weights of shape {weights.shape} for {x.shape[0]} rows"
-                )
-            if x.shape[0] > most:
-                chosen = _sample_indices(x.shape[0], most, self.seed)
-                x, weights = x[chosen], weights[chosen]
+        rows = as_source(x)
+        if rows.shape[1] != self.d:
+            raise ValueError(f"x has {rows.shape[1]} columns, d is {self.d}")
         gmm = FlashGMM(
             self.k,
             variance_model=self.variance_model,
@@ -301,11 +390,14 @@ class Kmeans:
             tol=0,
             means_init=init_centroids,
             random_state=self.seed,
-            device="cuda" if self.gpu else "cpu",
+            device=self.device,
             verbose=self.verbose,
         )
         gmm._fit_centroids(
-            _sample(x, most, self.seed), weights, spherical=self.spherical
+            rows,
+            weights,
+            spherical=self.spherical,
+            max_points_per_centroid=self.max_points_per_centroid,
         )
         self.mixture = gmm
         self.centroids = gmm.means_
@@ -317,69 +409,105 @@ class Kmeans:
         self.index = faiss.IndexFlat(self.d, metric)
         self.index.add(self.centroids)
         self.train_time = time.time() - begin
-        return self.obj[-1] if self.obj.size else 0.0
+        return float(self.obj[-1]) if self.obj.size else 0.0
 
-    def assign(self, x):
+    def assign(
+        self, x: Any
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Distance to, and number of, the nearest centroid of each row."""
         if self.index is None:
             raise ValueError("should train before assigning")
-        distances, ids = self.index.search(as_float32(x), 1)
+        distances, ids = self.index.search(as_float32(x, self.device), 1)
         return distances.ravel(), ids.ravel()
 
 
-def _ivf_of(index):
+#: Absent from builds of FAISS without GPU.
+_GPU_IVF = getattr(faiss, "GpuIndexIVF", ())
+
+
+def _is_on_gpu(index: Any) -> bool:
+    return isinstance(index, _GPU_IVF)
+
+
+def _parts(index: Any) -> Iterator[Any]:
+    """The indexes around the IVF index, the outermost first, and that one."""
+    outermost = index
+    while True:
+        index = faiss.downcast_index(index)
+        yield index
+        if isinstance(index, faiss.IndexIVF) or _is_on_gpu(index):
+            return
+        if hasattr(index, "base_index"):
+            index = index.base_index
+        elif hasattr(index, "index"):
+            index = index.index
+        else:
+            raise TypeError(
+                f"there is no IVF index in a {type(outermost).__name__}"
+            )
+
+
+def _ivf_of(index: Any) -> Any:
     """The IVF index inside, with its own type."""
-    ivf = faiss.try_extract_index_ivf(index)
-    if ivf is None:
-        raise TypeError(f"there is no IVF index in a {type(index).__name__}")
-    return faiss.downcast_index(ivf)
+    *_, ivf = _parts(index)
+    return ivf
 
 
-def _wrappers(index):
-    """The indexes around the IVF index, the outermost first."""
-    index = faiss.downcast_index(index)
-    while not isinstance(index, faiss.IndexIVF):
-        if not isinstance(index, faiss.IndexPreTransform):
+def _wrappers(index: Any) -> list[Any]:
+    """The indexes around the IVF index, if they keep nothing of their own."""
+    *outer, _ = _parts(index)
+    for part in outer:
+        if not isinstance(part, faiss.IndexPreTransform):
             raise NotImplementedError(
-                f"a {type(index).__name__} keeps vectors or ids of its own: add "
+                f"a {type(part).__name__} keeps vectors or ids of its own: add "
                 "to the index inside it"
             )
-        yield index
-        index = faiss.downcast_index(index.index)
+    return outer
 
 
-def _through_transforms(index, x, train=False):
+def _check_columns(x: Any, index: Any) -> None:
+    if x.shape[1] != index.d:
+        raise ValueError(
+            f"x has {x.shape[1]} columns, the index is of dimension {index.d}"
+        )
+
+
+def _set_centroids(ivf: Any, means: npt.NDArray[np.float32]) -> None:
+    quantizer = faiss.downcast_index(ivf.quantizer)
+    quantizer.reset()
+    if not quantizer.is_trained:
+        quantizer.train(means)
+    quantizer.add(means)
+
+
+def _through_transforms(
+    index: Any, x: npt.NDArray[np.float32], train: bool = False
+) -> npt.NDArray[np.float32]:
     """Rows as they reach the IVF index; trains the transforms on the way."""
-    index = faiss.downcast_index(index)
-    while not isinstance(index, faiss.IndexIVF):
-        if isinstance(index, faiss.IndexPreTransform):
-            for i in range(index.chain.size()):
-                transform = faiss.downcast_VectorTransform(index.chain.at(i))
-                if train and not transform.is_trained:
-                    transform.train(x)
-                x = transform.apply(x)
-            index = index.index
-        elif hasattr(index, "base_index"):
-            index = index.base_index
-        else:
-            index = index.index
-        index = faiss.downcast_index(index)
+    for part in _parts(index):
+        if not isinstance(part, faiss.IndexPreTransform):
+            continue
+        for i in range(part.chain.size()):
+            transform = faiss.downcast_VectorTransform(part.chain.at(i))
+            if train and not transform.is_trained:
+                transform.train(x)
+            x = transform.apply(x)
     return x
 
 
-def _sample_indices(n, most, seed):
-    if n <= most:
-        return slice(None)
-    random = np.random.default_rng(seed)
-    return np.sort(random.choice(n, size=most, replace=False))
+def rows_below(index: Any, x: Any) -> npt.NDArray[np.float32]:
+    """Rows as the IVF index inside gets them."""
+    x = as_float32(x)
+    _check_columns(x, index)
+    return np.ascontiguousarray(_through_transforms(index, x))
 
 
-def _sample(x, most, seed):
-    chosen = _sample_indices(x.shape[0], most, seed)
-    return x if isinstance(chosen, slice) else x[chosen]
-
-
-def _add_core(ivf, rows, ids, lists):
+def _add_core(
+    ivf: Any,
+    rows: npt.NDArray[np.float32],
+    ids: npt.NDArray[np.int64],
+    lists: npt.NDArray[np.int64],
+) -> None:
     """Encodes rows for the given lists and stores them there."""
     rows = np.ascontiguousarray(rows)
     ids = np.ascontiguousarray(ids)
@@ -390,95 +518,3 @@ def _add_core(ivf, rows, ids, lists):
         faiss.swig_ptr(ids),
         faiss.swig_ptr(lists),
     )
-
-
-def _policy(name, ivf, mixture, tau, distance_ratio, soar_lambda):
-    """rows -> (primary list, second list or -1, score: lower is better)."""
-    quantizer = faiss.downcast_index(ivf.quantizer)
-    if name == "posterior":
-        if mixture is None:
-            raise ValueError("policy 'posterior' needs mixture=train_ivf(...)")
-        if mixture.means_.shape != (ivf.nlist, ivf.d):
-            raise ValueError(
-                f"a mixture of shape {mixture.means_.shape} for {ivf.nlist} "
-                f"lists of dimension {ivf.d}"
-            )
-        bound = 1 / ivf.nlist if tau is None else tau
-
-        def choose(rows):
-            primary = quantizer.search(rows, 1)[1][:, 0]
-            components, shares = mixture.responsibilities(
-                rows, min(2, ivf.nlist)
-            )
-            at = np.argmax(components != primary[:, None], axis=1)[:, None]
-            second = np.take_along_axis(components, at, 1)[:, 0]
-            share = np.take_along_axis(shares, at, 1)[:, 0]
-            second[(share <= bound) | (second == primary)] = -1
-            return primary, second, -share
-
-    elif name == "nearest":
-        if distance_ratio is not None and distance_ratio < 1:
-            raise ValueError(f"distance_ratio = {distance_ratio} is under 1")
-
-        def choose(rows):
-            distances, lists = quantizer.search(rows, 2)
-            distances = np.sqrt(np.maximum(distances, 0))
-            if ivf.metric_type == faiss.METRIC_INNER_PRODUCT:
-                centroids = quantizer.reconstruct_batch(lists.ravel())
-                distances = np.linalg.norm(
-                    rows[:, None] - centroids.reshape(*lists.shape, -1), axis=2
-                )
-            first = np.maximum(distances[:, 0], np.finfo(np.float32).tiny)
-            ratio = distances[:, 1] / first
-            second = lists[:, 1].copy()
-            if distance_ratio is not None:
-                second[ratio > distance_ratio] = -1
-            return lists[:, 0], second, ratio
-
-    elif name == "soar":
-        width = min(16, ivf.nlist)
-
-        def choose(rows):
-            lists = quantizer.search(rows, width)[1]
-            centroids = quantizer.reconstruct_batch(
-                np.maximum(lists, 0).ravel()
-            ).reshape(*lists.shape, -1)
-            residual = rows[:, None] - centroids
-            squared = np.einsum("nld,nld->nl", residual, residual)
-            along = np.einsum("nld,nd->nl", residual, residual[:, 0])
-            first = np.maximum(squared[:, :1], np.finfo(np.float32).tiny)
-            loss = squared + soar_lambda * along**2 / first
-            loss[:, 0] = np.inf
-            loss[lists < 0] = np.inf
-            at = np.argmin(loss, axis=1)[:, None]
-            second = np.take_along_axis(lists, at, 1)[:, 0]
-            best = np.take_along_axis(loss, at, 1)[:, 0]
-            second = np.where(np.isfinite(best), second, -1)
-            return lists[:, 0], second, best / first[:, 0]
-
-    else:
-        raise ValueError(
-            f"policy {name!r} is none of 'posterior', 'nearest', 'soar'"
-        )
-    return choose
-
-
-def _unique(distances, ids, k):
-    """The first k different ids of each row, -1 where there are no more."""
-    order = np.argsort(ids, axis=1, kind="stable")
-    in_order = np.take_along_axis(ids, order, 1)
-    again = np.zeros(ids.shape, dtype=bool)
-    again[:, 1:] = in_order[:, 1:] == in_order[:, :-1]
-    repeat = np.empty_like(again)
-    np.put_along_axis(repeat, order, again, 1)
-    kept = np.argsort(repeat, axis=1, kind="stable")[:, :k]
-    ids = np.take_along_axis(ids, kept, 1)
-    distances = np.take_along_axis(distances, kept, 1)
-    missing = np.take_along_axis(repeat, kept, 1) | (ids < 0)
-    if missing.any():
-        # As FAISS fills up: the worst distance of the order of the row.
-        ascending = np.any(distances[:, :1] <= distances[:, -1:], axis=None)
-        limit = np.finfo(np.float32).max
-        distances[missing] = limit if ascending else -limit
-        ids[missing] = -1
-    return distances, ids
