@@ -134,7 +134,7 @@ python_package() {
     say "Python package"
     [[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 \
-        'scikit-build-core>=0.10' 'nanobind>=2.2' numpy pytest tqdm \
+        'scikit-build-core>=0.10' 'nanobind>=2.2' numpy pytest tqdm mypy \
         faiss-cpu scikit-learn || return 1
     # With the flags of the other builds, for the sake of ccache.
     "$venv/bin/pip" install --quiet --disable-pip-version-check \

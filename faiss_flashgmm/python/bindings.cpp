@@ -281,7 +281,7 @@ NB_MODULE(_core, m) {
             PyErr_SetString(PyExc_ValueError, error.what());
         }
     });
-    m.attr("__version__") = FLASHGMM_VERSION;
+    m.attr("version") = FLASHGMM_VERSION;
     m.def("why_no_cuda", &why_no_cuda);
     m.def("fit",
           &fit,

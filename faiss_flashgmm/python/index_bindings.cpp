@@ -256,6 +256,16 @@ class Index {
         });
     }
 
+    /// @return     vectors removed
+    size_t remove_ids(const Array<int64_t, 1>& ids) {
+        const faiss::IDSelectorBatch selector(ids.shape(0), ids.data());
+        return without_gil([&] { return index_->remove_ids(selector); });
+    }
+
+    void reset() {
+        index_->reset();
+    }
+
     nb::tuple search(const Vectors& q, int64_t k) const {
         check_dimension("q", q, index_->d);
         FLASHGMM_THROW_IF_NOT_FMT(
@@ -299,11 +309,11 @@ class Index {
         const IVFMultiAssign* const ours = find_multi_assign(*index_);
         return ours ? ours->entries_per_vector() : 1;
     }
-    /// (means, variances, weights), or None.
-    nb::object mixture() const {
+    /// (means, variances, weights)
+    std::optional<nb::tuple> mixture() const {
         const IVFMultiAssign* const ours = find_multi_assign(*index_);
         if (ours == nullptr || ours->mixture().k == 0) {
-            return nb::none();
+            return {};
         }
         Mixture mixture = ours->mixture();
         const auto k = size_t(mixture.k);
@@ -455,7 +465,7 @@ void bind_index(nb::module_& m) {
                     &Index::from_stock_bytes,
                     "bytes"_a,
                     "options"_a,
-                    "means"_a = nb::none(),
+                    "means"_a.none(),
                     "variances"_a,
                     "weights"_a,
                     "learn_from"_a = nb::none(),
@@ -465,6 +475,8 @@ void bind_index(nb::module_& m) {
             .def("to_stock_bytes", &Index::to_stock_bytes, "copies"_a)
             .def("train", &Index::train, "x"_a, "queries"_a = nb::none())
             .def("add", &Index::add, "x"_a, "ids"_a = nb::none())
+            .def("remove_ids", &Index::remove_ids, "ids"_a)
+            .def("reset", &Index::reset)
             .def("search", &Index::search, "q"_a, "k"_a)
             .def_prop_ro("d", &Index::d)
             .def_prop_ro("ntotal", &Index::ntotal)

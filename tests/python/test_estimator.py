@@ -1,8 +1,4 @@
-import os
 import pickle
-import signal
-import threading
-import time
 import warnings
 
 import numpy as np
@@ -217,65 +213,6 @@ def test_samples_look_like_the_mixture(blobs):
         np.bincount(y, minlength=8) / 20000, gmm.weights_, atol=0.02
     )
     assert gmm.score(x) == pytest.approx(gmm.score(blobs), rel=0.02)
-
-
-def test_callback_sees_progress_and_may_stop(blobs):
-    seen = []
-    fitted(blobs, callback=seen.append)
-    assert {state["stage"] for state in seen} >= {"check_rows", "em"}
-    last = [state["iteration"] for state in seen if state["stage"] == "em"][-1]
-    assert last == 4
-
-    class Enough(Exception):
-        pass
-
-    def stop(state):
-        raise Enough
-
-    gmm = FlashGMM(8, callback=stop)
-    with pytest.raises(Enough):
-        gmm.fit(blobs)
-    assert not hasattr(gmm, "means_")
-    gmm.set_params(callback=None).fit(blobs)
-
-
-def test_ctrl_c_stops_within_a_second(random):
-    x = random.standard_normal((200000, 32), dtype=np.float32)
-    gmm = FlashGMM(256, tol=0, max_iter=100000)
-
-    def interrupt():
-        time.sleep(1)
-        sent.append(time.time())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    sent = []
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        gmm.fit(x)
-    took = time.time() - sent[0]
-    thread.join()
-    assert took < 5  # a second on an idle machine
-
-
-def test_fits_do_not_leak(blobs):
-    resource = pytest.importorskip("resource")
-
-    def used():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-    x = blobs[:200]
-    for _ in range(300):
-        fitted(x, 2, max_iter=1).predict(x)
-    before = used()
-    for _ in range(3000):
-        fitted(x, 2, max_iter=1).predict(x)
-    assert used() - before < 4096  # KiB
-
-
-def test_verbose_shows_iterations(blobs, capsys):
-    fitted(blobs, verbose=True)
-    assert "log" in capsys.readouterr().err
 
 
 def test_scikit_learn_takes_it_for_an_estimator():

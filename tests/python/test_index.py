@@ -63,6 +63,18 @@ def test_inner_product_and_given_ids(data):
     np.testing.assert_array_equal(ids[:, 0], (q @ x.T).argmax(axis=1) + 7)
 
 
+def test_vectors_are_removed_with_their_copies(data):
+    x, q = data
+    index = built(x)
+    assert index.remove_ids(np.arange(0, 6000, 2)) == 3000
+    assert index.ntotal == 3000
+    assert index.entries_per_vector > 1.4
+    ids = index.search(q, K, nprobe=32)[1]
+    assert (ids % 2 == 1).all()
+    index.reset()
+    assert index.ntotal == 0 and index.is_trained
+
+
 def test_files_bytes_and_pickles_keep_it(data, tmp_path):
     x, q = data
     index = built(x, "PCA16,IVF32_GMM,SQ8,MA(soar,1.3)")

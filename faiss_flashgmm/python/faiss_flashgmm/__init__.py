@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._core import __version__, faiss_version
+from ._core import faiss_version
+from ._core import version as __version__
 from ._estimator import FlashGMM, NotFittedError
 from ._index import Index, read_index
 from ._rows import open_vectors

@@ -14,6 +14,8 @@ import numpy.typing as npt
 from . import _core
 from ._rows import as_float32, as_source, device_name, on_device, plain_int64
 
+__all__ = ["ConvergenceWarning", "FlashGMM", "NotFittedError"]
+
 #: What a progress callback gets.
 State = dict[str, Any]
 

@@ -215,8 +215,8 @@ def add_multi(
         settings,
         quantizer.reconstruct_n(0, ivf.nlist),
         ivf.metric_type == faiss.METRIC_INNER_PRODUCT,
-        [] if mixture is None else mixture.variances_,
-        [] if mixture is None else mixture.weights_,
+        [] if mixture is None else mixture.variances_.tolist(),
+        [] if mixture is None else mixture.weights_.tolist(),
         rows,
         primary,
         rows if learn_from is None else rows_below(index, learn_from),
@@ -487,8 +487,9 @@ def _through_transforms(
     for part in _parts(index):
         if not isinstance(part, faiss.IndexPreTransform):
             continue
-        for i in range(part.chain.size()):
-            transform = faiss.downcast_VectorTransform(part.chain.at(i))
+        chain: Any = part.chain
+        for i in range(chain.size()):
+            transform = faiss.downcast_VectorTransform(chain.at(i))
             if train and not transform.is_trained:
                 transform.train(x)
             x = transform.apply(x)

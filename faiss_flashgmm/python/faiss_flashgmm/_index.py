@@ -106,6 +106,14 @@ class Index:
             ids = np.ascontiguousarray(ids, dtype=np.int64)
         self._core.add(as_float32(x), ids)
 
+    def remove_ids(self, ids: Any) -> int:
+        """Remove vectors, with all their copies; returns their number."""
+        return self._core.remove_ids(np.ascontiguousarray(ids, np.int64))
+
+    def reset(self) -> None:
+        """Remove all vectors."""
+        self._core.reset()
+
     def search(
         self, q: Any, k: int, *, nprobe: int | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
@@ -186,8 +194,8 @@ class Index:
                 faiss.serialize_index(index).tobytes(),
                 assign_options(policy, max_inflation, options),
                 None if mixture is None else mixture.means_,
-                [] if mixture is None else mixture.variances_,
-                [] if mixture is None else mixture.weights_,
+                [] if mixture is None else mixture.variances_.tolist(),
+                [] if mixture is None else mixture.weights_.tolist(),
                 None if learn_from is None else rows_below(index, learn_from),
                 None if queries is None else rows_below(index, queries),
             )

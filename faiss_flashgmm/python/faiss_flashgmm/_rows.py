@@ -154,7 +154,8 @@ def as_array(x: Any) -> npt.NDArray[Any]:
         raise TypeError(f"rows of dtype {x.dtype} are not real numbers")
     if x.ndim != 2:
         _refuse_shape(x.ndim)
-    return x
+    array: npt.NDArray[Any] = x
+    return array
 
 
 def as_float32(x: Any, device: str = "cpu") -> npt.NDArray[np.float32]:
@@ -168,9 +169,8 @@ def as_float32(x: Any, device: str = "cpu") -> npt.NDArray[np.float32]:
     """
     source = as_source(x)
     if is_rows(source):
-        return np.ascontiguousarray(
-            source.read(0, source.shape[0]), dtype=np.float32
-        )
+        whole = source.read(0, source.shape[0])
+        return np.ascontiguousarray(whole, dtype=np.float32)
     if isinstance(source, np.ndarray) and source.dtype == np.float32:
         return source
     return _core.to_float32(source, device)
