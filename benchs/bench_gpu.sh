@@ -2,7 +2,8 @@
 # Builds the GPU benchmarks (nvcc and g++; no FAISS, no CMake), checks against
 # fp64 and times it, and its peers where their sources are given.
 #
-#     benchs/bench_gpu.sh [--flash-gmm DIR] [--flash-kmeans DIR] [--data FILE]...
+#     benchs/bench_gpu.sh [--flash-gmm DIR] [--flash-kmeans DIR] [--faiss]
+#                         [--cuvs libcuvs_c.so] [--data FILE]...
 #
 # Prints a table; JSON lines go to build/bench_gpu/results/.
 set -euo pipefail
@@ -14,10 +15,15 @@ peers=()
 data=()
 while (($#)); do
     case $1 in
-    --flash-gmm | --flash-kmeans) peers+=("$1" "$(realpath "$2")") ;;
+    --flash-gmm | --flash-kmeans | --cuvs) peers+=("$1" "$(realpath "$2")") ;;
     --data) data+=("$(realpath "$2")") ;;
+    --faiss)
+        peers+=("$1")
+        shift
+        continue
+        ;;
     *)
-        sed -n '2,8s/^# \{0,1\}//p' "$0"
+        sed -n '2,9s/^# \{0,1\}//p' "$0"
         exit 2
         ;;
     esac

@@ -2,18 +2,22 @@
 """Peers of bench_gpu on the same device: one iteration each, median time.
 
     bench_gpu_peers.py [--flash-gmm DIR] [--flash-kmeans DIR] [--json FILE]
+                       [--faiss] [--cuvs libcuvs_c.so] [--fits-only]
 
 DIR holds a checkout of IBM's Flash-GMM (flash_gmm_h100.py), respectively of
 flash-kmeans. Always measured: the matrix ceiling (a large fp16 product), the
 copy ceiling, and a cuBLAS product followed by torch's softmax, by chunks.
-Needs torch and Triton.
+--faiss and --cuvs time whole k-means fits from host memory, those of the GPU
+wheel of FAISS and of the C library of cuVS. Needs torch and Triton.
 """
 
 import argparse
+import ctypes
 import datetime
 import json
 import statistics
 import sys
+import time
 
 import torch
 
@@ -69,11 +73,115 @@ def softmax_iteration(x, means):
     return counts, sums
 
 
+FIT = (1_000_000, 128, 1024)
+FIT_ITERATIONS = 25
+
+
+def fit_seconds(fit, repeats=4):
+    """Median without the first, which makes contexts and allocates."""
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        fit()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+def faiss_fit(x, k):
+    import faiss
+
+    kmeans = faiss.Kmeans(
+        x.shape[1], k, niter=FIT_ITERATIONS, gpu=True, seed=1,
+        max_points_per_centroid=len(x))
+    return lambda: kmeans.train(x)
+
+
+class CuvsKmeansParams(ctypes.Structure):
+    """cuvsKMeansParams_v2 of cuVS 26.06."""
+
+    _fields_ = [
+        ("metric", ctypes.c_int),
+        ("n_clusters", ctypes.c_int),
+        ("init", ctypes.c_int),
+        ("max_iter", ctypes.c_int),
+        ("tol", ctypes.c_double),
+        ("n_init", ctypes.c_int),
+        ("oversampling_factor", ctypes.c_double),
+        ("batch_samples", ctypes.c_int),
+        ("batch_centroids", ctypes.c_int),
+        ("hierarchical", ctypes.c_bool),
+        ("hierarchical_n_iters", ctypes.c_int),
+        ("streaming_batch_size", ctypes.c_int64),
+        ("init_size", ctypes.c_int64),
+    ]
+
+
+def cuvs_fit(library, x, k, on_device):
+    cuvs = ctypes.CDLL(library)
+    cuvs.cuvsGetLastErrorText.restype = ctypes.c_char_p
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+    def check(status):
+        if status != 1:  # CUVS_SUCCESS
+            raise RuntimeError(cuvs.cuvsGetLastErrorText())
+
+    resources = ctypes.c_size_t()
+    check(cuvs.cuvsResourcesCreate(ctypes.byref(resources)))
+    params = ctypes.POINTER(CuvsKmeansParams)()
+    check(cuvs.cuvsKMeansParamsCreate_v2(ctypes.byref(params)))
+    params.contents.n_clusters = k
+    params.contents.init = 2  # the given centroids
+    params.contents.max_iter = FIT_ITERATIONS
+    params.contents.tol = 1e-30  # more than 0 is asked for
+    first = torch.from_numpy(x[:k].copy())
+
+    def fit():
+        rows = torch.from_numpy(x)
+        if on_device:
+            rows = rows.cuda()
+        means = first.cuda()
+        capsules = [torch.utils.dlpack.to_dlpack(t) for t in (rows, means)]
+        rows_pointer, means_pointer = (
+            ctypes.c_void_p(pointer_of(c, b"dltensor")) for c in capsules)
+        inertia, iterations = ctypes.c_double(), ctypes.c_int()
+        check(cuvs.cuvsKMeansFit_v2(
+            resources, params, rows_pointer, None, means_pointer,
+            ctypes.byref(inertia), ctypes.byref(iterations)))
+        check(cuvs.cuvsStreamSync(resources))
+        if iterations.value != FIT_ITERATIONS:
+            print(f"cuVS stopped after {iterations.value} iterations")
+
+    return fit
+
+
+def time_fits(args, report):
+    n, d, k = FIT
+    x = clustered(n, d, k)[0].cpu().numpy()
+    fits = {}
+    if args.faiss:
+        fits["FAISS GPU k-means, fit"] = lambda: faiss_fit(x, k)
+    if args.cuvs:
+        fits["cuVS k-means, fit, copied rows"] = lambda: cuvs_fit(args.cuvs, x, k, True)
+        fits["cuVS k-means, fit, host rows"] = lambda: cuvs_fit(args.cuvs, x, k, False)
+    for name, make in fits.items():
+        try:
+            report(name, n, d, k, 1e3 * fit_seconds(make()), iterations=FIT_ITERATIONS)
+        except Exception as error:  # the other peers are still worth their time
+            print(f"{name}: {str(error)[:200]}", file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flash-gmm")
     parser.add_argument("--flash-kmeans")
     parser.add_argument("--json")
+    parser.add_argument("--faiss", action="store_true")
+    parser.add_argument("--cuvs", metavar="LIBRARY")
+    parser.add_argument("--fits-only", action="store_true")
     args = parser.parse_args()
 
     def report(name, n, d, k, ms, **more):
@@ -93,6 +201,9 @@ def main():
             with open(args.json, "a") as out:
                 out.write(json.dumps(row) + "\n")
 
+    time_fits(args, report)
+    if args.fits_only:
+        return
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
     b = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
     ms = median_ms(lambda: a @ b, 20)
