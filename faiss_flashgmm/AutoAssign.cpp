@@ -92,6 +92,7 @@ std::vector<MultiAssign> policies(
         all.push_back(assigner);
     }
     assigner.policy = AssignPolicy::demand;
+    assigner.demand_parameters.recall = options.recall;
     for (int entries = 2; entries <= std::min(options.max_entries, 3);
          entries++) {
         assigner.max_entries = entries;

@@ -133,8 +133,8 @@ std::string MultiAssign::settings() const {
             text,
             sizeof(text),
             "policy %d, %d entries, inflation %.17g, tau %.17g, ratio %.17g, "
-            "rng %d, air %.17g %d, soar %.17g, candidates %d, demand %d %d "
-            "%.17g %.17g %d %ld",
+            "rng %d, air %.17g %d, soar %.17g, candidates %d, demand %d %.17g "
+            "%d %.17g %.17g %d %ld %.17g",
             int(policy),
             max_entries,
             max_inflation,
@@ -146,11 +146,13 @@ std::string MultiAssign::settings() const {
             soar_lambda,
             candidates,
             p.neighbors,
+            p.recall,
             p.probes,
             p.spread,
-            p.exponent,
+            p.price_weight,
             p.reach,
-            long(p.surrogates));
+            long(p.surrogates),
+            p.query_weight);
     return text;
 }
 

@@ -116,8 +116,8 @@ struct MultiAssign {
      * demand finds the neighbors of all surrogates: about surrogates * n *
      * reach / nlist distances, by matrix products.
      *
-     * @param queries   surrogates for demand, size n_queries * d: a sample of
-     *                  real queries. null: the training rows
+     * @param queries   more surrogates for demand, size n_queries * d: a
+     *                  sample of real queries. null: the training rows alone
      */
     void learn(
             const faiss::Index& quantizer,

@@ -93,11 +93,13 @@ void visit_fields(T& assigner, const Visit& visit) {
     visit("soar_lambda", assigner.soar_lambda);
     visit("candidates", assigner.candidates);
     visit("demand_neighbors", assigner.demand_parameters.neighbors);
+    visit("demand_recall", assigner.demand_parameters.recall);
     visit("demand_probes", assigner.demand_parameters.probes);
     visit("demand_spread", assigner.demand_parameters.spread);
-    visit("demand_exponent", assigner.demand_parameters.exponent);
+    visit("demand_price_weight", assigner.demand_parameters.price_weight);
     visit("demand_reach", assigner.demand_parameters.reach);
     visit("demand_surrogates", assigner.demand_parameters.surrogates);
+    visit("demand_query_weight", assigner.demand_parameters.query_weight);
 }
 
 template <class T, class Visit>
@@ -107,9 +109,12 @@ void visit_fields(T& learned, const Visit& visit) {
     visit("threshold", learned.threshold);
     visit("demand_rows", learned.demand.rows);
     visit("demand_radii", learned.demand.radii);
+    visit("demand_weights", learned.demand.weights);
     visit("demand_order", learned.demand.order);
     visit("demand_begin", learned.demand.begin);
     visit("demand_prices", learned.demand.prices);
+    visit("demand_probes", learned.demand.probes);
+    visit("demand_votes", learned.demand.votes);
 }
 
 template <class T, class Visit>

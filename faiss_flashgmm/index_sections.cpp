@@ -102,6 +102,9 @@ void restore_multi_assign(const Record& record, faiss::Index*& part) {
     get_fields(assigner.learned, "learned", record);
     assigner.check();
     const Demand& demand = assigner.learned.demand;
+    if (!demand.empty() && !record.has("learned.demand_votes")) {
+        assigner.learned = {}; // of an older rule
+    }
     if (!demand.empty()) {
         FAISS_THROW_IF_NOT_MSG(
                 stock->quantizer, "a demand without a quantizer");

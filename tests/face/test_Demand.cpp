@@ -37,6 +37,7 @@ struct DemandTest : ::testing::Test {
         quantizer.assign(kRows, rows.data(), primary.data());
         parameters.neighbors = 20; // rings of 8, 16 and 20
         parameters.probes = 3;
+        parameters.reach = k;
     }
 
     void run(idx_t n_queries = 0, const float* queries = nullptr) {
@@ -64,24 +65,27 @@ struct DemandTest : ::testing::Test {
     }
 
     /// By the definition, without any shortcut.
-    void expect_as_defined(const std::vector<float>& surrogates, bool of_rows)
-            const {
+    /// @param surrogates   the rows, then queries
+    void expect_as_defined(const std::vector<float>& surrogates) const {
         const idx_t m = surrogates.size() / kDim;
+        const int kept = 4 * parameters.probes; // of an order
         std::vector<std::vector<double>> rank(m), weight(m);
         std::vector<double> price(k, 1);
+        double all_weights = 0, all_prices = 0;
         for (idx_t y = 0; y < m; y++) {
             const float* row = &surrogates[y * kDim];
+            const double its_weight = y < kRows ? 1 : parameters.query_weight;
             std::vector<idx_t> order(k);
             std::vector<float> unused(k);
             quantizer.search(1, row, k, unused.data(), order.data());
             rank[y].resize(k);
             for (int r = 0; r < k; r++) {
-                rank[y][order[r]] = r + 1;
-                price[order[r]] += r < parameters.probes;
+                rank[y][order[r]] = std::min(r, kept) + 1;
+                price[order[r]] += r < parameters.probes ? its_weight : 0;
             }
             std::vector<double> to_others;
             for (idx_t i = 0; i < kRows; i++) {
-                if (!of_rows || i != y) {
+                if (i != y) {
                     to_others.push_back(squared_distance(row, &rows[i * kDim]));
                 }
             }
@@ -91,8 +95,10 @@ struct DemandTest : ::testing::Test {
             for (int ring = 2; ring >= 0; ring--) {
                 double mean = 0;
                 for (int j = ends[ring]; j < ends[ring + 1]; j++) {
-                    mean += 1 / (1 + j / 32.0) / (ends[ring + 1] - ends[ring]);
+                    mean += its_weight / (1 + j / 32.0) /
+                            (ends[ring + 1] - ends[ring]);
                 }
+                all_weights += mean * (ends[ring + 1] - ends[ring]);
                 for (idx_t i = 0; i < kRows; i++) {
                     if (squared_distance(row, &rows[i * kDim]) <=
                         to_others[ends[ring + 1] - 1]) {
@@ -101,7 +107,9 @@ struct DemandTest : ::testing::Test {
                 }
             }
         }
-        const double mean_price = (m * parameters.probes + k) / double(k);
+        for (double p : price) {
+            all_prices += p;
+        }
         auto probed = [&](double r) {
             return 1 /
                     (1 +
@@ -124,20 +132,20 @@ struct DemandTest : ::testing::Test {
                     }
                 }
                 for (int c = 0; c < k; c++) {
-                    score[c] /= std::pow(
-                            price[c] / mean_price, parameters.exponent);
+                    score[c] = score[c] * kRows / all_weights -
+                            parameters.price_weight * price[c] * k / all_prices;
                 }
                 const double best =
                         *std::max_element(score.begin(), score.end());
                 const idx_t chosen = extra[i * width + t];
-                if (best == 0) {
-                    ASSERT_EQ(chosen, -1);
+                if (best < 1e-6) {
+                    ASSERT_LT(scores[i * width + t], 1e-6);
                     break;
                 }
                 last = std::min(last, best);
                 ASSERT_GE(chosen, 0) << "row " << i;
-                ASSERT_NEAR(score[chosen], best, 1e-5 * best);
-                ASSERT_NEAR(scores[i * width + t], last, 1e-5 * last);
+                ASSERT_NEAR(score[chosen], best, 1e-6);
+                ASSERT_NEAR(scores[i * width + t], last, 1e-6);
                 lists.push_back(chosen);
             }
         }
@@ -148,18 +156,21 @@ TEST_F(DemandTest, IsAsDefinedForRowsAsSurrogates) {
     run();
     EXPECT_GT(std::count(extra.begin(), extra.end(), -1), 0);
     EXPECT_LT(std::count(extra.begin(), extra.end(), -1), kRows * width / 2);
-    expect_as_defined(rows, true);
+    expect_as_defined(rows);
 }
 
-TEST_F(DemandTest, IsAsDefinedForQueries) {
+TEST_F(DemandTest, IsAsDefinedWithQueries) {
     parameters.spread = 0.2;
-    parameters.exponent = 0.7;
+    parameters.price_weight = 0.01;
+    parameters.query_weight = 7;
     std::vector<float> queries = query_rows();
     for (float& value : queries) {
         value = std::round(8 * value);
     }
     run(kQueries, queries.data());
-    expect_as_defined(queries, false);
+    std::vector<float> surrogates = rows;
+    surrogates.insert(surrogates.end(), queries.begin(), queries.end());
+    expect_as_defined(surrogates);
 }
 
 TEST_F(DemandTest, DoesNotDependOnTheNumberOfRowsGivenAtOnce) {
@@ -187,6 +198,68 @@ TEST_F(DemandTest, KeepsAsManySurrogatesAsWanted) {
     EXPECT_EQ(demand.rows.size(), 100u * kDim);
     EXPECT_EQ(demand.begin.back(), 100);
     EXPECT_LT(std::count(extra.begin(), extra.end(), -1), kRows * width);
+}
+
+TEST_F(DemandTest, LearnsWhichProbesToServe) {
+    // All are looked at: there are fewer rows than the sample holds.
+    std::vector<double> at_place(k);
+    double all = 0;
+    for (idx_t y = 0; y < kRows; y++) {
+        std::vector<idx_t> order(k);
+        std::vector<float> unused(k);
+        const float* row = &rows[y * kDim];
+        quantizer.search(1, row, k, unused.data(), order.data());
+        std::vector<std::pair<double, idx_t>> to_others;
+        for (idx_t i = 0; i < kRows; i++) {
+            if (i != y) {
+                to_others.push_back(
+                        {squared_distance(row, &rows[i * kDim]), i});
+            }
+        }
+        std::sort(to_others.begin(), to_others.end());
+        for (int j = 0; j < parameters.neighbors; j++) {
+            const idx_t place =
+                    std::find(
+                            order.begin(),
+                            order.end(),
+                            primary[to_others[j].second]) -
+                    order.begin();
+            at_place[place] += 1 / (1 + j / 32.0);
+            all += 1 / (1 + j / 32.0);
+        }
+    }
+    parameters.probes = 0;
+    int64_t last = 0;
+    for (double recall : {0.3, 0.9, 0.99}) {
+        parameters.recall = recall;
+        demand.learn(quantizer, parameters, kRows, rows.data(), 0, nullptr);
+        int lists = 0;
+        for (double found = 0; found < recall * all; lists++) {
+            found += at_place[lists];
+        }
+        // Neighbors at equal distances may be counted once more.
+        EXPECT_NEAR(double(demand.probes), 0.45 * lists, 1) << recall;
+        EXPECT_GE(demand.probes, last);
+        EXPECT_EQ(
+                demand.order.size(),
+                kRows * std::min<size_t>(4 * demand.probes, k));
+        last = demand.probes;
+    }
+    EXPECT_GT(last, 1);
+}
+
+TEST_F(DemandTest, StoresNothingThatCostsMoreThanItSaves) {
+    run();
+    const auto none = [&] {
+        return std::count(extra.begin(), extra.end(), -1);
+    };
+    const auto of_low_price = none();
+    parameters.price_weight = 0.5;
+    run();
+    EXPECT_GT(none(), of_low_price);
+    parameters.price_weight = 1000;
+    run();
+    EXPECT_EQ(none(), kRows * width);
 }
 
 TEST_F(DemandTest, SmallSetsAndReachesWork) {
@@ -233,6 +306,12 @@ TEST_F(DemandTest, RefusesWhatDoesNotFit) {
             [&] { demand.order[3] = -2; },
             [&] { demand.prices[2] = 0; },
             [&] { demand.prices[2] = NAN; },
+            [&] { demand.weights.pop_back(); },
+            [&] { demand.weights[1] = NAN; },
+            [&] { demand.probes = 0; },
+            [&] { demand.probes = 2; },
+            [&] { demand.votes = NAN; },
+            [&] { demand.votes = -1; },
     };
     for (size_t i = 0; i < damages.size(); i++) {
         demand = good;

@@ -10,6 +10,7 @@
 
 #include <faiss_flashgmm/fields.h>
 #include <faiss_flashgmm/index_io.h>
+#include <faiss_flashgmm/index_sections.h>
 
 #include "face/multi_assign_cases.h"
 
@@ -37,6 +38,7 @@ struct InflationTest : ::testing::TestWithParam<AssignPolicy> {
         index.assigner.tau = 0;
         index.assigner.max_inflation = 1.3;
         index.assigner.demand_parameters.probes = 4;
+        index.assigner.demand_parameters.price_weight = 0; // all that gain
         index.train(kMany, many_rows(0).data());
     }
 };
@@ -181,7 +183,36 @@ TEST(Inflation, TrainingNeedsUsableSampleQueries) {
     EXPECT_FALSE(index.is_trained);
     index.sample_queries = query_rows();
     index.train(kRows, base_rows().data());
-    EXPECT_EQ(index.assigner.learned.demand.rows.size(), query_rows().size());
+    EXPECT_EQ(
+            index.assigner.learned.demand.rows.size(),
+            base_rows().size() + query_rows().size());
+}
+
+TEST(Inflation, WhatAnOlderRuleLearnedIsDropped) {
+    faiss::IndexFlatL2 quantizer(kDim);
+    IndexIVFFlatMultiAssign index(&quantizer, kDim, kLists);
+    index.assigner.policy = AssignPolicy::demand;
+    index.train(kRows, base_rows().data());
+
+    std::vector<Section> sections = sections_of(index);
+    ASSERT_EQ(sections.size(), 1u);
+    std::string bytes;
+    sections[0].record.append_to(bytes);
+    const std::string name = "learned.demand_votes";
+    bytes.replace(bytes.find(name), name.size(), "learned.demand_other");
+    ByteReader reader(bytes);
+    sections[0].record = Record::read_from(reader);
+
+    std::unique_ptr<faiss::Index> read =
+            std::make_unique<faiss::IndexIVFFlat>(&quantizer, kDim, kLists);
+    restore_sections(read, sections);
+    EXPECT_TRUE(dynamic_cast<IVFMultiAssign&>(*read)
+                        .assigner.learned.demand.empty());
+    EXPECT_NE(
+            message_of([&] {
+                read->add(kRows, base_rows().data());
+            }).find("learn()"),
+            std::string::npos);
 }
 
 } // namespace
