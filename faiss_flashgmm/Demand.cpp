@@ -177,11 +177,10 @@ idx_t lists_for_recall(
                                 }
                                 const auto begin =
                                         order.begin() + y.base * reach;
-                                const idx_t place =
-                                        std::find(
-                                                begin,
-                                                begin + reach,
-                                                lists[first + i]) -
+                                const idx_t place = std::find(
+                                                            begin,
+                                                            begin + reach,
+                                                            lists[first + i]) -
                                         begin;
                                 const idx_t ring = ring_of(
                                         y.distance, &radii[y.base * n_rings]);
@@ -374,9 +373,8 @@ void Demand::extra_lists(
                                 lists, lists + n_order, int32_t(primary[row])) -
                         lists;
                 const double weight =
-                        ring_weight
-                                [ring_of(
-                                        y.distance, &radii[y.base * n_rings])] *
+                        ring_weight[ring_of(
+                                y.distance, &radii[y.base * n_rings])] *
                         weights[y.base] / votes;
                 row_votes.push_back({y.base, weight, place});
             }
@@ -399,8 +397,8 @@ void Demand::extra_lists(
                 int32_t best = -1;
                 double best_score = 0;
                 for (int32_t list : touched) {
-                    const double score =
-                            gains[list] - parameters.price_weight * prices[list];
+                    const double score = gains[list] -
+                            parameters.price_weight * prices[list];
                     if (score > best_score ||
                         (score == best_score && list < best)) {
                         best = list;
@@ -478,8 +476,7 @@ void Demand::check(
         FAISS_THROW_IF_NOT_FMT(price > 0, "price %g of a list", price);
     }
     for (float weight : weights) {
-        FAISS_THROW_IF_NOT_FMT(
-                weight > 0, "weight %g of a surrogate", weight);
+        FAISS_THROW_IF_NOT_FMT(weight > 0, "weight %g of a surrogate", weight);
     }
 }
 

@@ -218,11 +218,10 @@ TEST_F(DemandTest, LearnsWhichProbesToServe) {
         }
         std::sort(to_others.begin(), to_others.end());
         for (int j = 0; j < parameters.neighbors; j++) {
-            const idx_t place =
-                    std::find(
-                            order.begin(),
-                            order.end(),
-                            primary[to_others[j].second]) -
+            const idx_t place = std::find(
+                                        order.begin(),
+                                        order.end(),
+                                        primary[to_others[j].second]) -
                     order.begin();
             at_place[place] += 1 / (1 + j / 32.0);
             all += 1 / (1 + j / 32.0);
