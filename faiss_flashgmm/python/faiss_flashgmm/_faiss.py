@@ -146,12 +146,12 @@ def add_multi(
         them. The code is that of the C++ class ``MultiAssign``.
     max_inflation : float, default=None
         Stored entries a vector, at most, of those added here: the best-scoring
-        copies are kept.
+        copies are kept. "demand" stores none that costs more than it saves.
     learn_from : array of shape (any, d), default=None
         For "demand": rows that stand for all that the index is going to hold;
         None: ``x``.
     queries : array of shape (any, d), default=None
-        For "demand": a sample of real queries; None: the rows stand for them.
+        For "demand": a sample of real queries, to learn from besides the rows.
     **options
         Other fields of ``MultiAssign``: tau, distance_ratio, rng_rule,
         air_lambda, air_relaxed, soar_lambda, candidates, max_entries (then
