@@ -1,7 +1,7 @@
 // What it costs to store vectors in two lists, and to find the components of
 // vectors.
 //
-//     bench_add BASE ROWS NLIST RUNS CODEC... [>> RESULTS]
+//     bench_add BASE ROWS NLIST RUNS [CODEC...] [>> RESULTS]
 //
 // CODEC is the part of a factory string after the lists: Flat, SQ8, PQ64x4fs.
 // For each, the first ROWS vectors of BASE are added at once to an empty stock
@@ -257,7 +257,7 @@ void time_assignments(const Problem& p, int runs) {
 
 void run(int argc, char** argv) {
     FLASHGMM_THROW_IF_NOT_FMT(
-            argc > 5, "usage: bench_add BASE ROWS NLIST RUNS CODEC...");
+            argc > 4, "usage: bench_add BASE ROWS NLIST RUNS [CODEC...]");
     const std::string path = argv[1];
     const Matrix<float> base = read_vectors(path);
     Problem p;
