@@ -219,7 +219,8 @@ check() {
     scripts/check_layers.sh
     say "Shell scripts"
     if have shellcheck; then
-        shellcheck build.sh .ci/run data/fetch data/sets.sh scripts/*.sh tests/*/*.sh
+        shellcheck build.sh .ci/run data/fetch data/sets.sh scripts/*.sh \
+            tests/*/*.sh faiss_flashgmm/tools/*.sh faiss_flashgmm/tools/*.bash
     else
         echo "skipped: no shellcheck"
     fi

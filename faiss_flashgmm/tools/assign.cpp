@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,25 +95,18 @@ void Assign::run() {
         shares->finish();
     }
     const double seconds = timer.seconds();
-    if (common.json) {
-        std::printf(
-                "%s\n",
-                JsonObject()
-                        .add("n", n)
-                        .add("m", m)
-                        .add("log_likelihood", log_likelihood / double(n))
-                        .add("seconds", seconds)
-                        .add("output", output)
-                        .str()
-                        .c_str());
-        return;
-    }
-    std::printf(
-            "%s rows in %.2f s, log-likelihood a row %.4f\n%s\n",
-            short_number(double(n)).c_str(),
-            seconds,
-            log_likelihood / double(n),
-            output.c_str());
+    common.print(
+            JsonObject()
+                    .add("n", n)
+                    .add("m", m)
+                    .add("log_likelihood", log_likelihood / double(n))
+                    .add("seconds", seconds)
+                    .add("output", output),
+            format("%s rows in %.2f s, log-likelihood a row %.4f\n%s",
+                   short_number(double(n)).c_str(),
+                   seconds,
+                   log_likelihood / double(n),
+                   output.c_str()));
 }
 
 } // namespace
@@ -126,23 +118,25 @@ void add_assign(CLI::App& program) {
     command.footer(
             "Example: flashgmm assign base.fvecs mixture.npy -m 2 "
             "-o components.ivecs -r responsibilities.fvecs");
-    command.add_option("vectors", assign->vectors, "File of vectors")
+    add_file(command, "vectors", assign->vectors, "Vectors to assign")
             ->required();
-    command.add_option("mixture", assign->mixture_file, "Output of fit")
+    add_file(command, "mixture", assign->mixture_file, "Output of fit")
             ->required();
-    command.add_option(
-                   "-o,--output",
-                   assign->output,
-                   "Components, m a row, best first (.ivecs .ibin .npy)")
+    add_file(
+            command,
+            "-o,--output",
+            assign->output,
+            "Components, m a row, best first (.ivecs .ibin .npy)")
             ->required();
-    command.add_option(
+    add_file(
+            command,
             "-r,--responsibilities",
             assign->responsibilities,
             "Their responsibilities (.fvecs .fbin .npy)");
     command.add_option("-m", assign->m, "Components a row")
             ->check(CLI::PositiveNumber)
             ->capture_default_str();
-    command.add_option("--rows", assign->rows, "Use the first rows only");
+    add_rows(command, assign->rows);
     assign->common.add_device(command);
     assign->common.add_to(command);
     command.callback([assign] { assign->run(); });

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <string>
@@ -124,33 +123,26 @@ void Build::run() {
     const auto* ours = dynamic_cast<const IVFMultiAssign*>(
             faiss::ivflib::try_extract_index_ivf(index.get()));
     const double entries = ours ? ours->entries_per_vector() : 1;
-    if (common.json) {
-        std::printf(
-                "%s\n",
-                JsonObject()
-                        .add("index", what)
-                        .add("n", index->ntotal)
-                        .add("d", index->d)
-                        .add("entries_per_vector", entries)
-                        .add("train_seconds", train_seconds)
-                        .add("add_seconds", add_seconds)
-                        .add("output", output)
-                        .str()
-                        .c_str());
-        return;
-    }
-    std::printf(
-            "%s over %s vectors of %d dimensions\n"
-            "trained in %s, added in %s (%s vectors/s); %.2f entries a "
-            "vector\n%s\n",
-            what.c_str(),
-            short_number(double(index->ntotal)).c_str(),
-            index->d,
-            duration(train_seconds).c_str(),
-            duration(add_seconds).c_str(),
-            short_number(double(index->ntotal) / add_seconds).c_str(),
-            entries,
-            output.c_str());
+    common.print(
+            JsonObject()
+                    .add("index", what)
+                    .add("n", index->ntotal)
+                    .add("d", index->d)
+                    .add("entries_per_vector", entries)
+                    .add("train_seconds", train_seconds)
+                    .add("add_seconds", add_seconds)
+                    .add("output", output),
+            format("%s over %s vectors of %d dimensions\n"
+                   "trained in %s, added in %s (%s vectors/s); %.2f entries a "
+                   "vector\n%s",
+                   what.c_str(),
+                   short_number(double(index->ntotal)).c_str(),
+                   index->d,
+                   duration(train_seconds).c_str(),
+                   duration(add_seconds).c_str(),
+                   short_number(double(index->ntotal) / add_seconds).c_str(),
+                   entries,
+                   output.c_str()));
 }
 
 } // namespace
@@ -161,21 +153,23 @@ void add_build(CLI::App& program) {
             "build", "Train an index, add vectors, and store it");
     command.footer(
             "Example: flashgmm build base.fvecs -o base.index "
-            "--index 'IVF4096_GMM,PQ32x4fs,MA(posterior)'\n"
-            "An index is a description of faiss::index_factory; IVFn_GMM "
-            "trains by a mixture,\nMA(...) keeps border vectors in two lists "
-            "(docs/assignment.md).");
-    command.add_option("vectors", build->vectors, "File of vectors")
+            "--index 'IVF4096_GMM,PQ32x4fs,MA(demand,1.5)'\n"
+            "An index is a string of faiss::index_factory and two more parts: "
+            "IVFn_GMM has n lists\nthat a mixture finds instead of k-means, "
+            "MA(policy,limit) keeps vectors near a border in two\nlists: "
+            "MA(posterior), MA(nearest), MA(soar), MA(demand), with at most so "
+            "many entries a vector.\nThe options of the fit are for "
+            "IVFn_GMM.");
+    add_file(command, "vectors", build->vectors, "Vectors to index")
             ->required();
-    command.add_option("-o,--output", build->output, "File of the index")
-            ->required();
+    add_file(command, "-o,--output", build->output, "The index")->required();
     command.add_option(
             "--index",
             build->description,
-            "What to build; default: IVFn_GMM,Flat,MA(posterior) with n about "
-            "2 sqrt(vectors)");
-    command.add_option("--train", build->training, "Other vectors to train on");
-    command.add_option("--rows", build->rows, "Use the first vectors only");
+            "What to build, see below; by default IVFn_GMM,Flat,MA(posterior) "
+            "with n a power of two, 2 to 4 sqrt(vectors)");
+    add_file(command, "--train", build->training, "Other vectors to train on");
+    add_rows(command, build->rows);
     add_metric(command, build->metric);
     build->options.add_to(command);
     build->common.add_seed(command);

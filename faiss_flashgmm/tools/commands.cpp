@@ -1,6 +1,7 @@
 #include <faiss_flashgmm/tools/commands.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -37,19 +38,23 @@ namespace {
 } // namespace
 
 void Common::add_to(CLI::App& command) {
-    command.add_flag("--json", json, "Print one JSON object a line");
+    command.add_flag(
+            "--json", json, "Print JSON, one object a line, instead of text");
     command.add_option("--threads", threads, "Threads; 0: as many as cores")
             ->check(CLI::NonNegativeNumber)
             ->capture_default_str();
 }
 
 void Common::add_seed(CLI::App& command) {
-    command.add_option("--seed", seed, "Of all random numbers")
+    command.add_option("--seed", seed, "Seed of all random numbers")
             ->capture_default_str();
 }
 
 void Common::add_device(CLI::App& command) {
-    command.add_option("--device", device, "cpu, cuda or cuda:N,...")
+    command.add_option(
+                   "--device",
+                   device,
+                   "cpu, cuda, or cuda:N,... for chosen devices")
             ->check([](const std::string& text) {
                 try {
                     cuda_devices_of(text);
@@ -66,6 +71,11 @@ void Common::apply() const {
         omp_set_num_threads(threads);
     }
     catch_interrupts();
+}
+
+void Common::print(const JsonObject& line, const std::string& text) const {
+    std::printf("%s\n", json ? line.str().c_str() : text.c_str());
+    std::fflush(stdout);
 }
 
 std::unique_ptr<Backend> Common::make_backend() const {
@@ -124,26 +134,31 @@ void FitOptions::add_to(CLI::App& command) {
                    "Rows a component to train on, drawn at random; 0: all")
             ->check(CLI::NonNegativeNumber)
             ->capture_default_str();
-    command.add_option("--variance", gmm.variance, "tied or per_component")
-            ->transform(choices<VarianceModel>(
-                    {{"tied", VarianceModel::tied},
-                     {"per_component", VarianceModel::per_component}}))
-            ->default_str("tied");
-    command.add_option("--weights", gmm.weights, "uniform or free")
-            ->transform(choices<WeightModel>(
-                    {{"uniform", WeightModel::uniform},
-                     {"free", WeightModel::free}}))
-            ->default_str("uniform");
-    command.add_option("--init", gmm.init, "lloyd, random_rows or kmeans_pp")
-            ->transform(choices<Initialization>(
-                    {{"lloyd", Initialization::lloyd},
-                     {"random_rows", Initialization::random_rows},
-                     {"kmeans_pp", Initialization::kmeans_pp}}))
-            ->default_str("lloyd");
+    add_choice(
+            command,
+            "--variance",
+            gmm.variance,
+            {{"tied", VarianceModel::tied},
+             {"per_component", VarianceModel::per_component}},
+            "tied (one for all components) or per_component");
+    add_choice(
+            command,
+            "--weights",
+            gmm.weights,
+            {{"uniform", WeightModel::uniform}, {"free", WeightModel::free}},
+            "uniform or free (one a component)");
+    add_choice(
+            command,
+            "--init",
+            gmm.init,
+            {{"lloyd", Initialization::lloyd},
+             {"random_rows", Initialization::random_rows},
+             {"kmeans_pp", Initialization::kmeans_pp}},
+            "First means: lloyd (a short k-means), random_rows or kmeans_pp");
     command.add_option(
                    "--tol",
                    gmm.tol,
-                   "Stop when the log-likelihood gains less, relatively")
+                   "Stop when an iteration gains less log-likelihood, relatively")
             ->check(CLI::NonNegativeNumber)
             ->capture_default_str();
 }
@@ -167,11 +182,25 @@ std::unique_ptr<faiss::Index> open_index(const std::string& path) {
 }
 
 void add_metric(CLI::App& command, faiss::MetricType& metric) {
-    command.add_option("--metric", metric, "l2 or ip (inner product)")
-            ->transform(choices<faiss::MetricType>(
-                    {{"l2", faiss::METRIC_L2},
-                     {"ip", faiss::METRIC_INNER_PRODUCT}}))
-            ->default_str("l2");
+    add_choice<faiss::MetricType>(
+            command,
+            "--metric",
+            metric,
+            {{"l2", faiss::METRIC_L2}, {"ip", faiss::METRIC_INNER_PRODUCT}},
+            "l2 or ip (inner product)");
+}
+
+void add_rows(CLI::App& command, int64_t& rows) {
+    command.add_option("--rows", rows, "Use so many of the first rows; -1: all")
+            ->capture_default_str();
+}
+
+CLI::Option* add_file(
+        CLI::App& command,
+        const std::string& name,
+        std::string& path,
+        const std::string& help) {
+    return command.add_option(name, path, help)->type_name("FILE");
 }
 
 } // namespace faiss_flashgmm

@@ -13,13 +13,29 @@
 
 #include <faiss_flashgmm/FlashGMMClustering.h>
 #include <faiss_flashgmm/em/Backend.h>
+#include <faiss_flashgmm/utils/Json.h>
 
 namespace faiss_flashgmm {
 
-/// Names for the values of an option; the help text lists them itself.
+/// An option whose values have names; shows the name of the present one as the
+/// default.
 template <class T>
-CLI::Validator choices(std::map<std::string, T> names) {
-    return CLI::CheckedTransformer(std::move(names)).description("NAME");
+CLI::Option* add_choice(
+        CLI::App& command,
+        const std::string& name,
+        T& value,
+        const std::map<std::string, T>& names,
+        const std::string& help) {
+    std::string present;
+    for (const auto& [text, meaning] : names) {
+        if (meaning == value) {
+            present = text;
+        }
+    }
+    return command.add_option(name, value, help)
+            ->transform(CLI::CheckedTransformer(names).description(""))
+            ->type_name("NAME")
+            ->default_str(present);
 }
 
 /// Options that all commands share.
@@ -39,6 +55,9 @@ struct Common {
 
     /// To be called when a command begins.
     void apply() const;
+
+    /// What a command has to say, as one line of JSON or as text.
+    void print(const JsonObject& line, const std::string& text) const;
 
     std::unique_ptr<Backend> make_backend() const;
 
@@ -64,6 +83,14 @@ struct FitOptions {
 std::unique_ptr<faiss::Index> open_index(const std::string& path);
 
 void add_metric(CLI::App& command, faiss::MetricType& metric);
+void add_rows(CLI::App& command, int64_t& rows);
+
+/// An option or a positional that names a file.
+CLI::Option* add_file(
+        CLI::App& command,
+        const std::string& name,
+        std::string& path,
+        const std::string& help);
 
 // Each adds its command to the program; the command runs by callback.
 void add_assign(CLI::App& program);

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/tools/Console.h>
 #include <faiss_flashgmm/tools/commands.h>
+#include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
 #include <faiss_flashgmm/utils/Timer.h>
 
@@ -68,23 +68,16 @@ void Convert::run() {
         line.update(begin + count);
     }
     writer.finish();
-    if (common.json) {
-        std::printf(
-                "%s\n",
-                JsonObject()
-                        .add("n", n)
-                        .add("d", d)
-                        .add("seconds", timer.seconds())
-                        .add("output", output)
-                        .str()
-                        .c_str());
-        return;
-    }
-    std::printf(
-            "%s rows of %lld dimensions\n%s\n",
-            short_number(double(n)).c_str(),
-            static_cast<long long>(d),
-            output.c_str());
+    common.print(
+            JsonObject()
+                    .add("n", n)
+                    .add("d", d)
+                    .add("seconds", timer.seconds())
+                    .add("output", output),
+            format("%s rows of %lld dimensions\n%s",
+                   short_number(double(n)).c_str(),
+                   static_cast<long long>(d),
+                   output.c_str()));
 }
 
 } // namespace
@@ -95,20 +88,26 @@ void add_convert(CLI::App& program) {
             "convert", "Convert a file of vectors to another format");
     command.footer(
             "Example: flashgmm convert glove-100-angular.hdf5:train "
-            "glove.f16bin --normalize");
-    command.add_option("input", convert->input, "File of vectors")->required();
-    command.add_option("output", convert->output, "Its name says the format")
+            "glove.f16bin --normalize\n"
+            "Formats: fvecs bvecs ivecs fbin f16bin u8bin i8bin ibin npy; "
+            "FILE.hdf5:DATASET is read only.");
+    add_file(command, "input", convert->input, "Vectors to convert")
             ->required();
-    command.add_option("--type", convert->type, "Elements of a .npy output")
-            ->transform(choices<ElementType>(
-                    {{"float32", ElementType::float32},
-                     {"float64", ElementType::float64},
-                     {"float16", ElementType::float16},
-                     {"uint8", ElementType::uint8},
-                     {"int8", ElementType::int8},
-                     {"int32", ElementType::int32}}))
-            ->default_str("float32");
-    command.add_option("--rows", convert->rows, "Use the first rows only");
+    add_file(command, "output", convert->output, "Its name says the format")
+            ->required();
+    add_choice<ElementType>(
+            command,
+            "--type",
+            convert->type,
+            {{"float32", ElementType::float32},
+             {"float64", ElementType::float64},
+             {"float16", ElementType::float16},
+             {"uint8", ElementType::uint8},
+             {"int8", ElementType::int8},
+             {"int32", ElementType::int32}},
+            "Elements of a .npy output: float32, float64, float16, uint8, int8 "
+            "or int32");
+    add_rows(command, convert->rows);
     command.add_flag(
             "--normalize", convert->normalize, "Scale each row to norm 1");
     convert->common.add_to(command);

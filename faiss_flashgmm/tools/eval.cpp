@@ -157,18 +157,24 @@ void add_eval(CLI::App& program) {
             "Example: flashgmm eval base.index queries.fvecs "
             "groundtruth.ivecs --nprobe 4,8,16\n"
             "recall: mean share of the k nearest that were found; scanned: "
-            "stored entries read for a query.");
-    command.add_option("index", eval->index_file, "Output of build")
+            "stored entries read for a query\n(copies counted); queries/s: of "
+            "all queries in one call, on all threads.");
+    add_file(command, "index", eval->index_file, "Output of build")->required();
+    add_file(command, "queries", eval->queries, "Vectors to look for")
             ->required();
-    command.add_option("queries", eval->queries, "File of vectors")->required();
-    command.add_option("truth", eval->truth, "Output of groundtruth")
+    add_file(
+            command,
+            "truth",
+            eval->truth,
+            "Their exact neighbours, output of groundtruth")
             ->required();
     command.add_option("-k", eval->k, "Neighbours a query")
             ->check(CLI::PositiveNumber)
             ->capture_default_str();
     command.add_option("--nprobe", eval->nprobes, "Lists probed, in turn")
             ->delimiter(',')
-            ->check(CLI::PositiveNumber);
+            ->check(CLI::PositiveNumber)
+            ->default_str("1,2,4,8,16,32,64");
     eval->common.add_to(command);
     command.callback([eval] { eval->run(); });
 }

@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -9,6 +8,7 @@
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/tools/Console.h>
 #include <faiss_flashgmm/tools/commands.h>
+#include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
 #include <faiss_flashgmm/utils/Timer.h>
 
@@ -50,40 +50,33 @@ void Fit::run() {
 
     const IterationStats& last = clustering->em_stats.back();
     const double seconds = timer.seconds();
-    if (common.json) {
-        std::printf(
-                "%s\n",
-                JsonObject()
-                        .add("n", source->size())
-                        .add("d", source->dim())
-                        .add("k", k)
-                        .add("iterations", clustering->em_stats.size())
-                        .add("converged", clustering->converged)
-                        .add("log_likelihood", last.log_likelihood)
-                        .add("imbalance", last.imbalance)
-                        .add("empty", last.empty)
-                        .add("distinct_means", clustering->distinct_centroids)
-                        .add("seconds", seconds)
-                        .add("output", output)
-                        .str()
-                        .c_str());
-        return;
-    }
-    std::printf(
-            "%lld components for %s rows of %lld dimensions in %.2f s\n"
-            "log-likelihood a row %.4f after %zu iterations%s; imbalance "
-            "%.2f; %lld distinct means\n"
-            "%s\n",
-            static_cast<long long>(k),
-            short_number(double(source->size())).c_str(),
-            static_cast<long long>(source->dim()),
-            seconds,
-            last.log_likelihood,
-            clustering->em_stats.size(),
-            clustering->converged ? " (converged)" : "",
-            last.imbalance,
-            static_cast<long long>(clustering->distinct_centroids),
-            output.c_str());
+    common.print(
+            JsonObject()
+                    .add("n", source->size())
+                    .add("d", source->dim())
+                    .add("k", k)
+                    .add("iterations", clustering->em_stats.size())
+                    .add("converged", clustering->converged)
+                    .add("log_likelihood", last.log_likelihood)
+                    .add("imbalance", last.imbalance)
+                    .add("empty", last.empty)
+                    .add("distinct_means", clustering->distinct_centroids)
+                    .add("seconds", seconds)
+                    .add("output", output),
+            format("%lld components for %s rows of %lld dimensions in %.2f s\n"
+                   "log-likelihood a row %.4f after %zu iterations%s; imbalance "
+                   "%.2f; %lld distinct means\n"
+                   "%s",
+                   static_cast<long long>(k),
+                   short_number(double(source->size())).c_str(),
+                   static_cast<long long>(source->dim()),
+                   seconds,
+                   last.log_likelihood,
+                   clustering->em_stats.size(),
+                   clustering->converged ? " (converged)" : "",
+                   last.imbalance,
+                   static_cast<long long>(clustering->distinct_centroids),
+                   output.c_str()));
 }
 
 } // namespace
@@ -96,13 +89,13 @@ void add_fit(CLI::App& program) {
             "Example: flashgmm fit base.fvecs -k 4096 -o mixture.npy\n"
             "The output is an array of float64 and shape (k, d + 2): weight, "
             "variance, mean.");
-    command.add_option("vectors", fit->vectors, "File of vectors")->required();
-    command.add_option("-o,--output", fit->output, "Mixture, a .npy file")
+    add_file(command, "vectors", fit->vectors, "Vectors to fit to")->required();
+    add_file(command, "-o,--output", fit->output, "The mixture, a .npy file")
             ->required();
-    command.add_option("-k,--components", fit->k, "Components")
+    command.add_option("-k,--components", fit->k, "Components of the mixture")
             ->check(CLI::PositiveNumber)
             ->capture_default_str();
-    command.add_option("--rows", fit->rows, "Use the first rows only");
+    add_rows(command, fit->rows);
     command.add_flag(
             "--spherical", fit->spherical, "Means of norm 1 (cosine search)");
     fit->options.add_to(command);

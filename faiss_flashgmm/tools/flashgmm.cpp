@@ -20,14 +20,20 @@ enum ExitCode { kDone = 0, kError = 1, kUsage = 2, kInterrupted = 130 };
 int main(int argc, char** argv) {
     using namespace faiss_flashgmm;
     CLI::App program(
-            "Gaussian mixtures as coarse quantizers of FAISS indexes.\n"
-            "From vectors to answers:\n"
+            "Gaussian mixtures as coarse quantizers of FAISS indexes.\n\n"
+            "From vectors to answers, and how good they are:\n"
             "  flashgmm build base.fvecs -o base.index\n"
             "  flashgmm search base.index queries.fvecs -o found.ivecs\n"
-            "  flashgmm eval base.index queries.fvecs groundtruth.ivecs\n"
+            "  flashgmm groundtruth base.fvecs queries.fvecs -o truth.ivecs\n"
+            "  flashgmm eval base.index queries.fvecs truth.ivecs\n\n"
             "Vector files: fvecs bvecs ivecs fbin f16bin u8bin i8bin ibin npy, "
-            "and FILE.hdf5:DATASET.",
+            "and FILE.hdf5:DATASET.\n",
             "flashgmm");
+    program.footer(
+            "flashgmm COMMAND --help says what a command takes.\n"
+            "Exit codes: 0 done, 1 an error, 2 a wrong command line, 130 "
+            "interrupted.");
+    program.get_formatter()->label("SUBCOMMAND", "COMMAND");
     program.set_version_flag("--version", FLASHGMM_VERSION);
     program.require_subcommand(1);
     add_build(program);

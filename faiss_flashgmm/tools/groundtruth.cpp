@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -136,27 +135,20 @@ void GroundTruth::run() {
         values->finish();
     }
     const double seconds = timer.seconds();
-    if (common.json) {
-        std::printf(
-                "%s\n",
-                JsonObject()
-                        .add("n", n)
-                        .add("queries", wanted.n)
-                        .add("k", k)
-                        .add("seconds", seconds)
-                        .add("output", output)
-                        .str()
-                        .c_str());
-        return;
-    }
-    std::printf(
-            "%lld exact neighbours of %s queries among %s vectors in %.2f s\n"
-            "%s\n",
-            static_cast<long long>(k),
-            short_number(double(wanted.n)).c_str(),
-            short_number(double(n)).c_str(),
-            seconds,
-            output.c_str());
+    common.print(
+            JsonObject()
+                    .add("n", n)
+                    .add("queries", wanted.n)
+                    .add("k", k)
+                    .add("seconds", seconds)
+                    .add("output", output),
+            format("%lld exact neighbours of %s queries among %s vectors in %.2f s\n"
+                   "%s",
+                   static_cast<long long>(k),
+                   short_number(double(wanted.n)).c_str(),
+                   short_number(double(n)).c_str(),
+                   seconds,
+                   output.c_str()));
 }
 
 } // namespace
@@ -168,19 +160,24 @@ void add_groundtruth(CLI::App& program) {
     command.footer(
             "Example: flashgmm groundtruth base.fvecs queries.fvecs -k 100 "
             "-o groundtruth.ivecs");
-    command.add_option("base", truth->base, "File of vectors")->required();
-    command.add_option("queries", truth->queries, "File of vectors")
+    add_file(command, "base", truth->base, "Vectors to search")->required();
+    add_file(command, "queries", truth->queries, "Vectors to look for")
             ->required();
-    command.add_option("-o,--output", truth->output, "Ids (.ivecs .ibin .npy)")
+    add_file(
+            command,
+            "-o,--output",
+            truth->output,
+            "Row numbers, nearest first (.ivecs .ibin .npy)")
             ->required();
-    command.add_option(
+    add_file(
+            command,
             "--distances",
             truth->distances,
             "Squared distances or inner products (.fvecs .fbin .npy)");
     command.add_option("-k", truth->k, "Neighbours a query")
             ->check(CLI::PositiveNumber)
             ->capture_default_str();
-    command.add_option("--rows", truth->rows, "Use the first vectors only");
+    add_rows(command, truth->rows);
     add_metric(command, truth->metric);
     truth->common.add_to(command);
     command.callback([truth] { truth->run(); });

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -34,14 +33,9 @@ struct Info {
     void run();
 
    private:
-    void print(const JsonObject& json, const std::string& text) const;
     void describe_index(const std::string& path) const;
     void describe_vectors(const std::string& path) const;
 };
-
-void Info::print(const JsonObject& json, const std::string& text) const {
-    std::printf("%s\n", common.json ? json.str().c_str() : text.c_str());
-}
 
 /// The factory string of an index, if it has one.
 std::string description_of(const faiss::Index& index) {
@@ -86,7 +80,7 @@ void Info::describe_index(const std::string& path) const {
                 lists.imbalance,
                 longest);
     }
-    print(json, text);
+    common.print(json, text);
 }
 
 void Info::describe_vectors(const std::string& path) const {
@@ -126,7 +120,7 @@ void Info::describe_vectors(const std::string& path) const {
                        least,
                        most);
     }
-    print(json, text);
+    common.print(json, text);
 }
 
 void Info::run() {
@@ -151,7 +145,9 @@ void add_info(CLI::App& program) {
     CLI::App& command = *program.add_subcommand(
             "info", "Say what files of vectors and of indexes hold");
     command.footer("Example: flashgmm info base.fvecs base.index");
-    command.add_option("files", info->files, "Vectors or indexes")->required();
+    command.add_option("files", info->files, "Vectors, mixtures or indexes")
+            ->type_name("FILE")
+            ->required();
     info->common.add_to(command);
     command.callback([info] { info->run(); });
 }

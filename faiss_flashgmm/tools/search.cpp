@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,24 +80,17 @@ void Search::run() {
         values->finish();
     }
     const double rate = double(n) / seconds;
-    if (common.json) {
-        std::printf(
-                "%s\n",
-                JsonObject()
-                        .add("queries", n)
-                        .add("k", k)
-                        .add("nprobe", nprobe)
-                        .add("queries_per_second", rate)
-                        .add("output", output)
-                        .str()
-                        .c_str());
-        return;
-    }
-    std::printf(
-            "%s queries, %s/s\n%s\n",
-            short_number(double(n)).c_str(),
-            short_number(rate).c_str(),
-            output.c_str());
+    common.print(
+            JsonObject()
+                    .add("queries", n)
+                    .add("k", k)
+                    .add("nprobe", nprobe)
+                    .add("queries_per_second", rate)
+                    .add("output", output),
+            format("%s queries, %s/s\n%s",
+                   short_number(double(n)).c_str(),
+                   short_number(rate).c_str(),
+                   output.c_str()));
 }
 
 } // namespace
@@ -111,13 +103,18 @@ void add_search(CLI::App& program) {
             "Example: flashgmm search base.index queries.fvecs -k 10 "
             "--nprobe 16 -o found.ivecs\n"
             "No id is found twice for a query; -1 stands for none.");
-    command.add_option("index", search->index_file, "Output of build")
+    add_file(command, "index", search->index_file, "Output of build")
             ->required();
-    command.add_option("queries", search->queries, "File of vectors")
+    add_file(command, "queries", search->queries, "Vectors to look for")
             ->required();
-    command.add_option("-o,--output", search->output, "Ids (.ivecs .ibin .npy)")
+    add_file(
+            command,
+            "-o,--output",
+            search->output,
+            "Ids, k a query, nearest first (.ivecs .ibin .npy)")
             ->required();
-    command.add_option(
+    add_file(
+            command,
             "--distances",
             search->distances,
             "Distances as FAISS gives them (.fvecs .fbin .npy)");
