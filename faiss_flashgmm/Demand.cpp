@@ -19,7 +19,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// Lists of a surrogate's probing order that are kept, over probes.
 constexpr idx_t kOrder = 4;
 /// What copies leave of the lists that have to be probed.
-constexpr double kProbesLeft = 0.45;
+constexpr double kProbesLeft = 0.5;
 /// Surrogates and rows whose places in each other's orders are counted.
 constexpr idx_t kPlacedSurrogates = 4096, kPlacedRows = 65536;
 /// Surrogates whose orders are looked for at once.

@@ -34,7 +34,7 @@ namespace faiss_flashgmm {
 struct DemandParameters {
     int neighbors = 128;  ///< rows that a surrogate wants
     double recall = 0.95; ///< to serve best, above 0 to 1; learns `probes`
-    /// nprobe to serve best. 0: 0.45 times the lists in which surrogates find
+    /// nprobe to serve best. 0: half of the lists in which surrogates find
     /// `recall` of what they want while rows are in one list.
     int probes = 0;
     double spread = 0.4;        ///< > 0; small: serve that nprobe alone

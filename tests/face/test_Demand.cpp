@@ -237,7 +237,7 @@ TEST_F(DemandTest, LearnsWhichProbesToServe) {
             found += at_place[lists];
         }
         // Neighbors at equal distances may be counted once more.
-        EXPECT_NEAR(double(demand.probes), 0.45 * lists, 1) << recall;
+        EXPECT_NEAR(double(demand.probes), 0.5 * lists, 1) << recall;
         EXPECT_GE(demand.probes, last);
         EXPECT_EQ(
                 demand.order.size(),
