@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <faiss/impl/FaissAssert.h>
@@ -20,6 +22,41 @@ struct SameId {
         return label;
     }
 };
+
+/** Puts the results of a query in order, best first and those missing last.
+ * All of FAISS gives them so but for GPU indexes of cuVS, where more than 256
+ * results come in any order.
+ */
+void put_in_order(
+        idx_t k,
+        bool similarity,
+        float* distances,
+        idx_t* labels,
+        std::vector<std::pair<float, idx_t>>& scratch) {
+    const auto before = [&](const std::pair<float, idx_t>& a,
+                            const std::pair<float, idx_t>& b) {
+        if (a.second == -1 || b.second == -1) {
+            return a.second != -1 && b.second == -1;
+        }
+        return similarity ? a.first > b.first : a.first < b.first;
+    };
+    bool in_order = true;
+    for (idx_t j = 1; j < k && in_order; j++) {
+        in_order = !before(
+                {distances[j], labels[j]}, {distances[j - 1], labels[j - 1]});
+    }
+    if (in_order) {
+        return;
+    }
+    scratch.resize(k);
+    for (idx_t j = 0; j < k; j++) {
+        scratch[j] = {distances[j], labels[j]};
+    }
+    std::stable_sort(scratch.begin(), scratch.end(), before);
+    for (idx_t j = 0; j < k; j++) {
+        std::tie(distances[j], labels[j]) = scratch[j];
+    }
+}
 
 } // namespace
 
@@ -45,12 +82,13 @@ void IndexUniqueIds::search(
             kFetchedBytes / (sizeof(float) + sizeof(idx_t)) / fetch,
             1,
             std::max<idx_t>(n, 1));
-    const float no_result = metric_type == faiss::METRIC_INNER_PRODUCT
-            ? std::numeric_limits<float>::lowest()
-            : std::numeric_limits<float>::max();
+    const bool similarity = metric_type == faiss::METRIC_INNER_PRODUCT;
+    const float no_result = similarity ? std::numeric_limits<float>::lowest()
+                                       : std::numeric_limits<float>::max();
 
     std::vector<float> fetched_distances(block * fetch);
     std::vector<idx_t> fetched_labels(block * fetch);
+    std::vector<std::pair<float, idx_t>> scratch;
     SeenIds seen;
     for (idx_t i0 = 0; i0 < n; i0 += block) {
         const idx_t count = std::min(block, n - i0);
@@ -62,10 +100,13 @@ void IndexUniqueIds::search(
                 fetched_labels.data(),
                 params);
         for (idx_t i = 0; i < count; i++) {
+            float* const of_query = fetched_distances.data() + i * fetch;
+            idx_t* const labels_of_query = fetched_labels.data() + i * fetch;
+            put_in_order(fetch, similarity, of_query, labels_of_query, scratch);
             unique_topk(
                     fetch,
-                    fetched_distances.data() + i * fetch,
-                    fetched_labels.data() + i * fetch,
+                    of_query,
+                    labels_of_query,
                     SameId(),
                     no_result,
                     k,

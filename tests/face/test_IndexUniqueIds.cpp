@@ -1,5 +1,6 @@
 #include <faiss_flashgmm/IndexUniqueIds.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -84,6 +85,45 @@ TEST(IndexUniqueIds, KeepsTheBestOfManyCopiesInOrder) {
     EXPECT_EQ(results.distances[0], 0.25f);
     EXPECT_EQ(results.distances[1], 1.f);
     EXPECT_EQ(range_search(unique, {0}, 10.f)[0].size(), 3u);
+}
+
+/// As GPU indexes of cuVS answer: the right results in no order.
+struct Unordered : faiss::IndexFlat {
+    using IndexFlat::IndexFlat;
+
+    void search(
+            idx_t n,
+            const float* x,
+            idx_t k,
+            float* distances,
+            idx_t* labels,
+            const faiss::SearchParameters* params) const override {
+        IndexFlat::search(n, x, k, distances, labels, params);
+        for (idx_t i = 0; i < n; i++) {
+            std::reverse(distances + i * k, distances + (i + 1) * k);
+            std::reverse(labels + i * k, labels + (i + 1) * k);
+        }
+    }
+};
+
+TEST(IndexUniqueIds, PutsResultsInOrder) {
+    for (faiss::MetricType metric :
+         {faiss::METRIC_L2, faiss::METRIC_INNER_PRODUCT}) {
+        Unordered flat(1, metric);
+        faiss::IndexIDMap map(&flat);
+        const std::vector<float> rows = {4, 1, 3, 2, 5, 0.5f};
+        const std::vector<idx_t> ids = {7, 8, 7, 9, 8, 7};
+        map.add_with_ids(6, rows.data(), ids.data());
+        IndexUniqueIds unique(&map, 3);
+        const Results results = search(unique, {0.25f}, 4);
+        expect_well_formed(results, metric);
+        const bool l2 = metric == faiss::METRIC_L2;
+        EXPECT_EQ(
+                results.labels,
+                (l2 ? std::vector<idx_t>{7, 8, 9, -1}
+                    : std::vector<idx_t>{8, 7, 9, -1}));
+        EXPECT_EQ(results.distances[0], l2 ? 0.0625f : 1.25f);
+    }
 }
 
 TEST(IndexUniqueIds, TransformsFirst) {
