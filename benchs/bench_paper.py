@@ -19,6 +19,9 @@ scaled to 30; "measured" says how many. On the GPU the rows are there before
 the clock starts, the first iterations are not counted, and the memory is all
 that is taken, rows and their copies included; on the CPU it is what is taken
 beside the rows.
+
+OpenBLAS 0.3.21 takes processors that are newer than itself for very old ones:
+OPENBLAS_CORETYPE=SkylakeX helps it (OPENBLAS_VERBOSE=2 prints what it uses).
 """
 
 import argparse
@@ -47,6 +50,7 @@ parser.add_argument("--d", type=int, default=128)
 parser.add_argument("--k", type=int, default=1024)
 parser.add_argument("--threads", type=int, default=os.cpu_count())
 parser.add_argument("--no-gpu", action="store_true")
+parser.add_argument("--no-peers", action="store_true")
 parser.add_argument(
     "--cpu-work",
     type=float,
@@ -322,7 +326,8 @@ def main():
                        seconds_fit_from_host=done["seconds_fit"],
                        seconds_first_fit_from_host=done["seconds_first_fit"],
                        log_likelihood=done["log_likelihood"])
-                gpu_peers(x, start)
+                if not args.no_peers:
+                    gpu_peers(x, start)
             measured = affordable(n, args.cpu_work)
             done = ours(directory, n, "cpu", measured)
             report("faiss_flashgmm, cpu", n, done["seconds_iterations"], measured,
@@ -331,7 +336,7 @@ def main():
             measured = min(10, affordable(n, args.cpu_work / 100))
             for name, seconds_of in (("scikit-learn, cpu", sklearn_seconds),
                                      ("NumPy, cpu", numpy_seconds)):
-                if measured:
+                if measured and not args.no_peers:
                     seconds, memory = peak_growth(
                         lambda: seconds_of(x, start, measured))
                     report(name, n, seconds, measured, host_bytes=memory)
