@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include <faiss_flashgmm/utils/ParallelGuard.h>
@@ -13,12 +14,20 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+/// In several sums that do not wait for each other.
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
-    double sum = 0;
-    for (size_t j = 0; j < a.size(); j++) {
-        sum += a[j] * b[j];
+    constexpr size_t kSums = 8;
+    double sums[kSums] = {};
+    size_t j = 0;
+    for (; j + kSums <= a.size(); j += kSums) {
+        for (size_t s = 0; s < kSums; s++) {
+            sums[s] += a[j + s] * b[j + s];
+        }
     }
-    return sum;
+    for (size_t s = 0; j < a.size(); j++, s++) {
+        sums[s] += a[j] * b[j];
+    }
+    return std::accumulate(sums, sums + kSums, 0.0);
 }
 
 /// One row, its candidate lists and those it is in.
