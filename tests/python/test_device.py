@@ -257,6 +257,15 @@ def test_indexes_train_from_gpu_arrays(blobs):
 
 
 @needs_gpu
+def test_several_gpus_share_a_fit(blobs):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    expected = fitted(blobs, "cuda")
+    assert_close(fitted(blobs, ["cuda:0", "cuda:1"]), expected, 1e-4)
+
+
+@needs_gpu
 @pytest.mark.parametrize("transform", [False, True])
 @pytest.mark.parametrize("kind", ["Flat", "PQ", "ScalarQuantizer"])
 def test_gpu_indexes_of_faiss_train(blobs, kind, transform):
@@ -282,19 +291,13 @@ def test_gpu_indexes_of_faiss_train(blobs, kind, transform):
     gmm = fg.train_ivf(index, blobs, device="cuda")
     assert index.is_trained and ivf.is_trained
     on_cpu = faiss.index_gpu_to_cpu(ivf)
+    assert type(on_cpu).__name__ == f"IndexIVF{kind}"
     quantizer = faiss.downcast_index(on_cpu.quantizer)
     np.testing.assert_array_equal(quantizer.reconstruct_n(0, 8), gmm.means_)
     index.add(blobs)
-    ids = fg.search(index, blobs[:100], 1)[1][:, 0]
-    assert (ids == np.arange(100)).mean() > 0.9
+    distances, ids = fg.search(index, blobs[:100], 200)
+    assert (ids[:, 0] == np.arange(100)).mean() > 0.9
+    assert (np.diff(distances, axis=1) >= 0).all()
+    assert all(len(set(row)) == 200 for row in ids)
     with pytest.raises(NotImplementedError, match="on the CPU"):
         fg.add_multi(index, blobs, mixture=gmm)
-
-
-@needs_gpu
-def test_several_gpus_share_a_fit(blobs):
-    torch = pytest.importorskip("torch")
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one GPU")
-    expected = fitted(blobs, "cuda")
-    assert_close(fitted(blobs, ["cuda:0", "cuda:1"]), expected, 1e-4)

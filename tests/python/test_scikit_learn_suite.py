@@ -157,3 +157,15 @@ for name in (
 ):
     if hasattr(suite, name):
         globals()[name] = getattr(suite, name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_gaussian_mixture_n_iter",
+        "test_mixture_n_components_greater_than_n_samples_error",
+    ],
+)
+def test_of_all_mixtures(name):
+    every = pytest.importorskip("sklearn.mixture.tests.test_mixture")
+    getattr(every, name)(FlashGMM())

@@ -21,6 +21,9 @@ from ._estimator import FlashGMM, State
 from ._index import assign_options
 from ._rows import as_float32, as_source, device_name, on_device, plain_int64
 
+#: The most results that GPU indexes of a FAISS with cuVS return in order.
+_CUVS_SORTS = 256
+
 
 def train_ivf(
     index: Any,
@@ -102,14 +105,15 @@ def train_ivf(
         else max_points_per_centroid,
     )
     if _is_on_gpu(ivf):
-        on_cpu = faiss.index_gpu_to_cpu(ivf)
+        on_cpu = _on_cpu(ivf)
         _set_centroids(on_cpu, gmm.means_)
         on_cpu.train(below)
         ivf.copyFrom(on_cpu)
     else:
         _set_centroids(ivf, gmm.means_)
     # What is trained already stays: the transforms and the centroids.
-    index.train(x)
+    if index is not ivf or not _is_on_gpu(ivf):
+        index.train(x)
     return gmm
 
 
@@ -284,9 +288,16 @@ def search(
     distances, ids = index.search(
         as_float32(q), copies * (k - 1) + 1, **arguments
     )
+    similarity = index.metric_type == faiss.METRIC_INNER_PRODUCT
+    if distances.shape[1] > _CUVS_SORTS:
+        order = np.argsort(
+            -distances if similarity else distances, axis=1, kind="stable"
+        )
+        distances = np.take_along_axis(distances, order, 1)
+        ids = np.take_along_axis(ids, order, 1)
     # As FAISS fills up.
     no_result = float(np.finfo(np.float32).max)
-    if index.metric_type == faiss.METRIC_INNER_PRODUCT:
+    if similarity:
         no_result = -no_result
     distances, ids = _core.unique(distances, ids, k, no_result)
     return distances, plain_int64(ids)
@@ -470,6 +481,30 @@ def _check_columns(x: Any, index: Any) -> None:
         raise ValueError(
             f"x has {x.shape[1]} columns, the index is of dimension {index.d}"
         )
+
+
+def _on_cpu(ivf: Any) -> Any:
+    """An empty index like one on a GPU. FAISS copies trained ones only, and
+    ends the process otherwise."""
+    quantizer = faiss.IndexFlat(ivf.d, ivf.metric_type)
+    lists = (quantizer, ivf.d, ivf.nlist)
+    kind = type(ivf).__name__
+    if kind == "GpuIndexIVFFlat":
+        index = faiss.IndexIVFFlat(*lists, ivf.metric_type)
+    elif kind == "GpuIndexIVFPQ":
+        codec = (ivf.getNumSubQuantizers(), ivf.getBitsPerCode())
+        index = faiss.IndexIVFPQ(*lists, *codec, ivf.metric_type)
+    elif kind == "GpuIndexIVFScalarQuantizer":
+        index = faiss.IndexIVFScalarQuantizer(
+            *lists, ivf.sq.qtype, ivf.metric_type, ivf.by_residual
+        )
+    else:
+        raise NotImplementedError(
+            f"a {kind} does not take centroids: train an index on the CPU, and "
+            "copy it by faiss.index_cpu_to_gpu"
+        )
+    index.nprobe = ivf.nprobe
+    return index
 
 
 def _set_centroids(ivf: Any, means: npt.NDArray[np.float32]) -> None:
