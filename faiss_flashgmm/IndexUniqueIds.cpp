@@ -9,6 +9,7 @@
 #include <faiss/impl/FaissAssert.h>
 
 #include <faiss_flashgmm/unique_results.h>
+#include <faiss_flashgmm/utils/ParallelGuard.h>
 
 namespace faiss_flashgmm {
 
@@ -16,6 +17,10 @@ namespace {
 
 /// Bytes of results fetched at once by a search.
 constexpr size_t kFetchedBytes = 32 << 20;
+
+/// Results from which on threads are worth their start: a GPU finds them
+/// faster than one thread drops repeats.
+constexpr idx_t kParallelResults = 1 << 14;
 
 struct SameId {
     idx_t operator()(idx_t label) const {
@@ -88,8 +93,6 @@ void IndexUniqueIds::search(
 
     std::vector<float> fetched_distances(block * fetch);
     std::vector<idx_t> fetched_labels(block * fetch);
-    std::vector<std::pair<float, idx_t>> scratch;
-    SeenIds seen;
     for (idx_t i0 = 0; i0 < n; i0 += block) {
         const idx_t count = std::min(block, n - i0);
         IndexPreTransform::search(
@@ -99,21 +102,38 @@ void IndexUniqueIds::search(
                 fetched_distances.data(),
                 fetched_labels.data(),
                 params);
-        for (idx_t i = 0; i < count; i++) {
-            float* const of_query = fetched_distances.data() + i * fetch;
-            idx_t* const labels_of_query = fetched_labels.data() + i * fetch;
-            put_in_order(fetch, similarity, of_query, labels_of_query, scratch);
-            unique_topk(
-                    fetch,
-                    of_query,
-                    labels_of_query,
-                    SameId(),
-                    no_result,
-                    k,
-                    distances + (i0 + i) * k,
-                    labels + (i0 + i) * k,
-                    seen);
+        ParallelGuard guard;
+#pragma omp parallel if (count * fetch >= kParallelResults)
+        {
+            std::vector<std::pair<float, idx_t>> scratch;
+            SeenIds seen;
+#pragma omp for
+            for (idx_t i = 0; i < count; i++) {
+                guard.run([&] {
+                    float* const of_query =
+                            fetched_distances.data() + i * fetch;
+                    idx_t* const labels_of_query =
+                            fetched_labels.data() + i * fetch;
+                    put_in_order(
+                            fetch,
+                            similarity,
+                            of_query,
+                            labels_of_query,
+                            scratch);
+                    unique_topk(
+                            fetch,
+                            of_query,
+                            labels_of_query,
+                            SameId(),
+                            no_result,
+                            k,
+                            distances + (i0 + i) * k,
+                            labels + (i0 + i) * k,
+                            seen);
+                });
+            }
         }
+        guard.rethrow();
     }
 }
 
