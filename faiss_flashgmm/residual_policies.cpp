@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include <faiss_flashgmm/utils/ParallelGuard.h>
@@ -14,20 +13,21 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// In several sums that do not wait for each other.
+/// In sums that do not wait for each other.
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
-    constexpr size_t kSums = 8;
-    double sums[kSums] = {};
-    size_t j = 0;
-    for (; j + kSums <= a.size(); j += kSums) {
-        for (size_t s = 0; s < kSums; s++) {
-            sums[s] += a[j + s] * b[j + s];
-        }
+    const double *x = a.data(), *y = b.data();
+    const double* const end = x + a.size();
+    double sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0;
+    for (; end - x >= 4; x += 4, y += 4) {
+        sum0 += x[0] * y[0];
+        sum1 += x[1] * y[1];
+        sum2 += x[2] * y[2];
+        sum3 += x[3] * y[3];
     }
-    for (size_t s = 0; j < a.size(); j++, s++) {
-        sums[s] += a[j] * b[j];
+    for (; x != end; x++, y++) {
+        sum0 += *x * *y;
     }
-    return std::accumulate(sums, sums + kSums, 0.0);
+    return (sum0 + sum1) + (sum2 + sum3);
 }
 
 /// One row, its candidate lists and those it is in.
