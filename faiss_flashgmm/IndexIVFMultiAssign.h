@@ -212,18 +212,19 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
    private:
     static constexpr bool kFastScan =
             std::is_base_of_v<faiss::IndexIVFFastScan, Base>;
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+    static constexpr bool kRaBitQFastScan =
+            std::is_base_of_v<faiss::IndexIVFRaBitQFastScan, Base>;
+#else
+    static constexpr bool kRaBitQFastScan = false;
+#endif
+
+    /// Rows encoded at once by add().
+    static constexpr idx_t kAddBlock = 16384;
 
     void set_counts(const EntryCounts& counts);
     bool is_bulk(idx_t n) const;
     void check_can_add(idx_t n, const float* x, const idx_t* xids) const;
-    template <class Fetch>
-    void search_unique(
-            idx_t n,
-            idx_t k,
-            float* distances,
-            idx_t* labels,
-            bool store_pairs,
-            const Fetch& fetch) const;
     void make_unique(faiss::RangeSearchResult& result, bool store_pairs) const;
     void store(
             idx_t n,

@@ -57,16 +57,20 @@ class SeenIds {
     int log2_size_ = 1;
 };
 
+struct UniqueTopk {
+    size_t kept = 0; ///< results that are not missing
+    size_t read = 0; ///< results given, up to the last one kept
+};
+
 /** Keeps the first, so the best, result of each id.
  *
  * @param n_in      number of results, best first; label -1: none
  * @param id_of     id of a label
  * @param k         results to write; those missing are filled with label -1
  *                  and distance `no_result`
- * @return          results that are not missing
  */
 template <class IdOf>
-size_t unique_topk(
+UniqueTopk unique_topk(
         size_t n_in,
         const float* distances_in,
         const idx_t* labels_in,
@@ -77,17 +81,19 @@ size_t unique_topk(
         idx_t* labels,
         SeenIds& seen) {
     seen.reset(n_in);
-    size_t kept = 0;
+    UniqueTopk result;
+    size_t& kept = result.kept;
     for (size_t j = 0; j < n_in && kept < k; j++) {
         if (labels_in[j] != -1 && seen.insert(id_of(labels_in[j]), j) == j) {
             distances[kept] = distances_in[j];
             labels[kept] = labels_in[j];
             kept++;
+            result.read = j + 1;
         }
     }
     std::fill(distances + kept, distances + k, no_result);
     std::fill(labels + kept, labels + k, idx_t(-1));
-    return kept;
+    return result;
 }
 
 /** Keeps the best result of each id, in place. Does nothing the second time.

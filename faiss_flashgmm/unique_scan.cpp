@@ -2,99 +2,15 @@
 
 #if FAISS_FLASHGMM_HAS_SEARCH1
 
-#include <algorithm>
-#include <limits>
 #include <memory>
-#include <vector>
 
 #include <faiss/impl/AuxIndexStructures.h>
 #include <faiss/impl/IDSelector.h>
-#include <faiss/impl/ResultHandler.h>
 
+#include <faiss_flashgmm/UniqueBuffer.h>
 #include <faiss_flashgmm/ivf_checks.h>
-#include <faiss_flashgmm/unique_results.h>
 
 namespace faiss_flashgmm {
-
-namespace {
-
-/// Gathers the best k different ids of a query.
-class UniqueBuffer : public faiss::ResultHandler {
-   public:
-    /// @param most      ids that there are at all
-    UniqueBuffer(size_t k, size_t most, bool similarity)
-            : k_(k),
-              sign_(similarity ? -1.f : 1.f),
-              results_(2 * std::min(k, most) + 64) {}
-
-    void begin() {
-        size_ = 0;
-        threshold = sign_ * std::numeric_limits<float>::max();
-    }
-
-    /// Returns whether the threshold has changed.
-    bool add_result(float distance, idx_t id) override {
-        results_[size_++] = {sign_ * distance, id};
-        if (size_ < results_.size()) {
-            return false;
-        }
-        keep_best();
-        return true;
-    }
-
-    void end(float* distances, idx_t* labels) {
-        keep_best();
-        std::sort(results_.begin(), results_.begin() + size_);
-        for (size_t i = 0; i < size_; i++) {
-            distances[i] = sign_ * results_[i].distance;
-            labels[i] = results_[i].id;
-        }
-        std::fill(
-                distances + size_,
-                distances + k_,
-                sign_ * std::numeric_limits<float>::max());
-        std::fill(labels + size_, labels + k_, idx_t(-1));
-    }
-
-   private:
-    struct Result {
-        float distance; ///< less is better
-        idx_t id;
-
-        bool operator<(const Result& other) const {
-            return distance < other.distance ||
-                    (distance == other.distance && id < other.id);
-        }
-    };
-
-    void keep_best() {
-        seen_.reset(size_);
-        size_t kept = 0;
-        for (size_t i = 0; i < size_; i++) {
-            const size_t first = seen_.insert(results_[i].id, kept);
-            if (first == kept) {
-                results_[kept++] = results_[i];
-            } else if (results_[i] < results_[first]) {
-                results_[first] = results_[i];
-            }
-        }
-        size_ = kept;
-        if (size_ > k_) {
-            const auto last = results_.begin() + k_ - 1;
-            std::nth_element(results_.begin(), last, results_.begin() + size_);
-            size_ = k_;
-            threshold = sign_ * last->distance;
-        }
-    }
-
-    size_t k_;
-    float sign_;
-    std::vector<Result> results_;
-    size_t size_ = 0;
-    SeenIds seen_;
-};
-
-} // namespace
 
 bool can_scan_unique(
         const faiss::IndexIVF& ivf,

@@ -18,8 +18,7 @@ bool can_scan_unique(
  * without repeats. Scans with the scanner of the codec on the calling thread.
  *
  * A search that fetches enough entries to hold k ids keeps them in a heap, at
- * about twice the price of k. Here they are gathered in a buffer, and repeats
- * and what is beyond the best k go whenever it is full.
+ * about twice the price of k. Here a UniqueBuffer gathers k.
  *
  * @param keys      size n * nprobe, nprobe at most nlist
  */
