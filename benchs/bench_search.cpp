@@ -1,7 +1,9 @@
 // What it costs a search that vectors in two lists are returned once.
 //
-//     bench_search BASE QUERIES ROWS NLIST NPROBE RUNS CODEC... [>> RESULTS]
+//     bench_search BASE QUERIES ROWS NLIST NPROBE RUNS POLICY CODEC...
 //
+// POLICY: nearest (with a ratio of distances that copies about half of the
+// vectors), soar or demand (both with 1.5 entries a vector).
 // CODEC is the part of a factory string after the lists: Flat, SQ8, PQ64x4fs.
 // The same queries run by turns, on one thread, through
 //   single   the stock index with one entry a vector,
@@ -9,6 +11,8 @@
 //   unique   IndexIVFMultiAssign.
 // A line holds microseconds of CPU time a query, medians of RUNS, and the
 // median and extremes of unique / copies: what the repeats cost to drop.
+// `repeated` is the share of the entries in the lists of a query of which it
+// has met another copy before: what not scanning them could save at most.
 
 #include <time.h>
 
@@ -36,8 +40,22 @@ namespace {
 
 using namespace faiss_flashgmm;
 
-/// Stores about half of the vectors twice.
-constexpr double kDistanceRatio = 1.07;
+MultiAssign assigner_of(const std::string& policy) {
+    MultiAssign assigner;
+    if (policy == "nearest") {
+        assigner.policy = AssignPolicy::nearest;
+        assigner.distance_ratio = 1.07;
+        return assigner;
+    }
+    FLASHGMM_THROW_IF_NOT_FMT(
+            policy == "soar" || policy == "demand",
+            "there is no policy %s here",
+            policy.c_str());
+    assigner.policy =
+            policy == "soar" ? AssignPolicy::soar : AssignPolicy::demand;
+    assigner.max_inflation = 1.5;
+    return assigner;
+}
 
 double cpu_seconds() {
     timespec t;
@@ -79,14 +97,12 @@ std::unique_ptr<faiss::Index> make_index(
         int64_t n,
         size_t nlist,
         const std::string& codec,
+        const MultiAssign& assigner,
         std::vector<float>& centroids) {
     std::unique_ptr<faiss::Index> index(faiss::index_factory(
             int(base.d),
             ("IVF" + std::to_string(nlist) + "," + codec).c_str()));
-    MultiAssign assigner;
-    assigner.policy = AssignPolicy::nearest;
-    assigner.distance_ratio = kDistanceRatio;
-    make_multi_assign(index, assigner);
+    make_multi_assign(index, assigner)->kmeans_centroids = true;
     faiss::Index* quantizer = extract_ivf(*index).quantizer;
     if (!centroids.empty()) {
         quantizer->add(idx_t(nlist), centroids.data());
@@ -98,18 +114,46 @@ std::unique_ptr<faiss::Index> make_index(
     return index;
 }
 
+/// The share of the entries that searches scan of which another copy was
+/// scanned before.
+double repeated_share(
+        const faiss::IndexIVF& ivf,
+        const Matrix<float>& queries) {
+    std::vector<idx_t> lists(queries.n * ivf.nprobe);
+    ivf.quantizer->assign(
+            queries.n, queries.values.data(), lists.data(), ivf.nprobe);
+    size_t n_scanned = 0, n_different = 0;
+    for (size_t i = 0; i < size_t(queries.n); i++) {
+        std::vector<idx_t> ids;
+        for (size_t j = i * ivf.nprobe; j < (i + 1) * ivf.nprobe; j++) {
+            faiss::InvertedLists::ScopedIds entries(ivf.invlists, lists[j]);
+            ids.insert(
+                    ids.end(),
+                    entries.get(),
+                    entries.get() + ivf.invlists->list_size(lists[j]));
+        }
+        n_scanned += ids.size();
+        std::sort(ids.begin(), ids.end());
+        n_different += std::unique(ids.begin(), ids.end()) - ids.begin();
+    }
+    return 1 - double(n_different) / double(n_scanned);
+}
+
 int run(int argc, char** argv) {
     FLASHGMM_THROW_IF_NOT_FMT(
-            argc > 7,
-            "usage: bench_search BASE QUERIES ROWS NLIST NPROBE RUNS CODEC...");
+            argc > 8,
+            "usage: bench_search BASE QUERIES ROWS NLIST NPROBE RUNS POLICY "
+            "CODEC...");
     const Matrix<float> base = read_vectors(argv[1]);
     const Matrix<float> queries = read_vectors(argv[2]);
     const int64_t n = std::min<int64_t>(base.n, std::atoll(argv[3]));
     const size_t nlist = std::atoll(argv[4]), nprobe = std::atoll(argv[5]);
     const int runs = std::atoi(argv[6]);
+    const MultiAssign assigner = assigner_of(argv[7]);
     std::vector<float> centroids;
-    for (int c = 7; c < argc; c++) {
-        const auto index = make_index(base, n, nlist, argv[c], centroids);
+    for (int c = 8; c < argc; c++) {
+        const auto index =
+                make_index(base, n, nlist, argv[c], assigner, centroids);
         const auto single = to_stock(*index, StockCopies::single);
         const auto copies = to_stock(*index, StockCopies::all);
         // The same memory: where it lies makes a difference of its own.
@@ -118,6 +162,7 @@ int run(int argc, char** argv) {
         for (faiss::Index* any : {index.get(), single.get(), copies.get()}) {
             extract_ivf(*any).nprobe = nprobe;
         }
+        const double repeated = repeated_share(extract_ivf(*index), queries);
         for (int64_t k : {10, 100}) {
             omp_set_num_threads(1);
             Search searches[] = {
@@ -152,8 +197,10 @@ int run(int argc, char** argv) {
                             .add("nlist", nlist)
                             .add("nprobe", nprobe)
                             .add("k", k)
+                            .add("policy", argv[7])
                             .add("entries_per_vector",
                                  multi->entries_per_vector())
+                            .add("repeated", repeated)
                             .add("single_us", median(searches[0].times))
                             .add("copies_us", median(searches[1].times))
                             .add("unique_us", median(searches[2].times))

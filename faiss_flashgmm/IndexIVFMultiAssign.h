@@ -184,7 +184,8 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
     void set_direct_map_type(faiss::DirectMap::Type type);
 
     /// Removes all copies; returns the number of vectors. With a direct map of
-    /// type Array it throws, as in stock FAISS.
+    /// type Array it throws, as in stock FAISS, and below an IndexIDMap, where
+    /// stock FAISS mixes up the ids of what is left (not noticed before 1.8).
     size_t remove_ids(const faiss::IDSelector& sel) override;
 
     /// Needs a direct map. All ids must be there, each given once.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <faiss/IndexIDMap.h>
 #include <faiss/impl/FaissAssert.h>
 #include <faiss/impl/IDSelector.h>
 
@@ -90,6 +91,13 @@ size_t IndexIVFMultiAssign<Base>::remove_ids(const faiss::IDSelector& sel) {
     FAISS_THROW_IF_NOT_MSG(
             this->direct_map.type != faiss::DirectMap::Array,
             "vectors cannot be removed with a direct map of type Array");
+#if FAISS_FLASHGMM_KNOWS_SELECTOR_OF_ID_MAP
+    // It would take for granted that later vectors get smaller ids.
+    FAISS_THROW_IF_NOT_MSG(
+            !dynamic_cast<const faiss::IDSelectorTranslated*>(&sel),
+            "vectors cannot be removed through an IndexIDMap: "
+            "give their ids to the IVF index itself");
+#endif
     const auto* array = dynamic_cast<const faiss::IDSelectorArray*>(&sel);
     if (!array) {
         return remove(sel);

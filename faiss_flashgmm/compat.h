@@ -57,6 +57,9 @@ using idx_t = int64_t;
 #define FAISS_FLASHGMM_OWN_MEMBERS own_fields
 #endif
 
+/// The selector that IndexIDMap removes with is in a header since 1.8.
+#define FAISS_FLASHGMM_KNOWS_SELECTOR_OF_ID_MAP FAISS_FLASHGMM_AT_LEAST(1, 8, 0)
+
 /// Searches of FastScan indexes take parameters and given lists since 1.8.
 #define FAISS_FLASHGMM_FAST_SCAN_TAKES_PARAMETERS \
     FAISS_FLASHGMM_AT_LEAST(1, 8, 0)

@@ -1,8 +1,8 @@
 #include <faiss_flashgmm/stock_index.h>
 
 #include <algorithm>
+#include <compare>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,53 +26,74 @@ namespace {
 /// Whether to keep each entry, per list.
 using KeptEntries = std::vector<std::vector<bool>>;
 
-/// How well a decoded entry fits its list; the best is the primary one.
-float fit_to_list(const faiss::IndexIVF& ivf, size_t list, size_t offset) {
-    std::vector<float> vector(ivf.d), centroid(ivf.d);
-    ivf.reconstruct_from_offset(list, offset, vector.data());
-    ivf.quantizer->reconstruct(list, centroid.data());
-    double fit = 0;
-    for (int j = 0; j < ivf.d; j++) {
-        const double difference = double(vector[j]) - centroid[j];
-        fit += ivf.metric_type == faiss::METRIC_INNER_PRODUCT
-                ? double(vector[j]) * centroid[j]
-                : -difference * difference;
+/// One entry of an id.
+struct Place {
+    idx_t id;
+    size_t list, offset;
+
+    auto operator<=>(const Place&) const = default;
+};
+
+/// The entry that is in the list nearest to the mean of the decoded copies:
+/// their errors are different, the vector is the same.
+const Place& primary_of(
+        const faiss::IndexIVF& ivf,
+        const std::vector<Place>& entries,
+        size_t begin,
+        size_t end) {
+    std::vector<float> decoded(ivf.d), centroid(ivf.d);
+    std::vector<double> mean(ivf.d);
+    for (size_t e = begin; e < end; e++) {
+        ivf.reconstruct_from_offset(
+                entries[e].list, entries[e].offset, decoded.data());
+        for (int j = 0; j < ivf.d; j++) {
+            mean[j] += double(decoded[j]) / double(end - begin);
+        }
     }
-    return float(fit);
+    size_t best = begin;
+    double best_fit = 0;
+    for (size_t e = begin; e < end; e++) {
+        ivf.quantizer->reconstruct(entries[e].list, centroid.data());
+        double fit = 0;
+        for (int j = 0; j < ivf.d; j++) {
+            const double difference = mean[j] - centroid[j];
+            fit += ivf.metric_type == faiss::METRIC_INNER_PRODUCT
+                    ? mean[j] * centroid[j]
+                    : -difference * difference;
+        }
+        if (e == begin || fit > best_fit) {
+            best = e;
+            best_fit = fit;
+        }
+    }
+    return entries[best];
 }
 
 KeptEntries primary_entries(const faiss::IndexIVF& ivf) {
     KeptEntries kept(ivf.nlist);
-    std::vector<std::tuple<idx_t, size_t, size_t>> entries; // id, list, offset
+    std::vector<Place> entries;
     for (size_t list = 0; list < ivf.nlist; list++) {
         const size_t size = ivf.invlists->list_size(list);
         kept[list].resize(size, true);
         faiss::InvertedLists::ScopedIds ids(ivf.invlists, list);
         for (size_t j = 0; j < size; j++) {
-            entries.emplace_back(ids[j], list, j);
+            entries.push_back({ids[j], list, j});
         }
     }
     std::sort(entries.begin(), entries.end());
     for (size_t begin = 0, end; begin < entries.size(); begin = end) {
-        for (end = begin + 1; end < entries.size() &&
-             std::get<0>(entries[end]) == std::get<0>(entries[begin]);) {
+        for (end = begin + 1;
+             end < entries.size() && entries[end].id == entries[begin].id;) {
             end++;
         }
         if (end - begin == 1) {
             continue;
         }
-        size_t best = begin;
-        float best_fit = 0;
         for (size_t e = begin; e < end; e++) {
-            const auto [id, list, offset] = entries[e];
-            const float fit = fit_to_list(ivf, list, offset);
-            if (e == begin || fit > best_fit) {
-                best = e;
-                best_fit = fit;
-            }
-            kept[list][offset] = false;
+            kept[entries[e].list][entries[e].offset] = false;
         }
-        kept[std::get<1>(entries[best])][std::get<2>(entries[best])] = true;
+        const Place& primary = primary_of(ivf, entries, begin, end);
+        kept[primary.list][primary.offset] = true;
     }
     return kept;
 }

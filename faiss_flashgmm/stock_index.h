@@ -18,10 +18,11 @@ enum class StockCopies {
 /** A copy of an index in stock FAISS types only: for faiss::write_index, a GPU
  * cloner, or code that knows nothing of copies. ntotal counts vectors.
  *
- * Not all codes tell which list was the primary one. `single` keeps the entry
- * whose decoded vector is nearest to the centroid of its list (or has the
- * largest inner product with it): exactly the primary one for flat codes, and
- * most often for others.
+ * An index does not keep which list of a vector was the primary one, and codes
+ * that lose something do not tell where it is a close call. `single` keeps the
+ * entry in the list whose centroid is nearest to the mean of the decoded copies
+ * (or has the largest inner product with it): exactly the primary one for flat
+ * codes, and most often for others.
  *
  * @param index     anything that write_index() can write
  */

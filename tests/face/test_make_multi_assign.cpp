@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <tuple>
+#include <typeinfo>
 
 #include <gtest/gtest.h>
 
+#include <faiss/IVFlib.h>
 #include <faiss/IndexFlat.h>
 #include <faiss/IndexIDMap.h>
 #include <faiss/IndexPreTransform.h>
@@ -16,6 +16,9 @@
 #include <faiss/VectorTransform.h>
 #include <faiss/impl/IDSelector.h>
 #include <faiss/index_factory.h>
+#if FAISS_FLASHGMM_AT_LEAST(1, 7, 4)
+#include <faiss/IndexIVFIndependentQuantizer.h>
+#endif
 
 #include "face/multi_assign_cases.h"
 
@@ -133,7 +136,15 @@ TEST_P(WrapperTest, IndexIDMap) {
                 EXPECT_TRUE(
                         std::equal(row.begin(), row.end(), &rows[21 * kDim]));
             }
+            set_direct_map_type(
+                    ivf_of(multi_assign_parts(*index)[0]),
+                    faiss::DirectMap::NoMap);
         }
+#if FAISS_FLASHGMM_KNOWS_SELECTOR_OF_ID_MAP
+        const faiss::IDSelectorRange some(ids[10], ids[60]);
+        EXPECT_NE(message_of([&] { index->remove_ids(some); }), "");
+        expect_complete(*index, kRows);
+#endif
     }
 }
 
@@ -155,6 +166,9 @@ TEST_P(WrapperTest, IndexRefine) {
     EXPECT_GE(same, exact ? kQueries : kQueries / 2);
     index->reconstruct(5, row.data());
     EXPECT_TRUE(std::equal(row.begin(), row.end(), &rows[5 * kDim]));
+    const faiss::IDSelectorRange some(10, 60); // as all IndexRefine
+    EXPECT_NE(message_of([&] { index->remove_ids(some); }), "");
+    expect_complete(*index, kRows);
 }
 
 template <class Collection>
@@ -203,7 +217,89 @@ TEST_P(WrapperTest, IndexReplicas) {
     if (exact) {
         EXPECT_TRUE(std::equal(row.begin(), row.end(), &rows[3 * kDim]));
     }
+    for (IVFMultiAssign* part : multi_assign_parts(*index)) {
+        set_direct_map_type(ivf_of(part), faiss::DirectMap::NoMap);
+        EXPECT_EQ(ivf_of(part).remove_ids(faiss::IDSelectorRange(10, 60)), 50u);
+    }
+    dynamic_cast<faiss::IndexReplicas&>(*index).syncWithSubIndexes();
+    EXPECT_EQ(index->ntotal, kRows - 50);
+    for (idx_t label : search(*index, query_rows(), kRows - 50).labels) {
+        ASSERT_TRUE(label >= 60 || (label >= 0 && label < 10)) << label;
+    }
 }
+
+/// A key of faiss::index_factory for each IVF class of FAISS, and whether it
+/// has a multi-assign form.
+struct IvfClass {
+    const char* key;
+    bool offered;
+};
+
+constexpr IvfClass kIvfClasses[] = {
+        {"IVF8,Flat", true},
+        {"IVF8,SQ8", true},
+        {"IVF8,PQ4", true},
+        {"IVF8,PQ4x4fs", true},
+        {"IVF8,PQ4x4fsr", true},
+        {"IVF8,FlatDedup", false},
+        {"IVF8,PQ4+2", false}, // IndexIVFPQR
+        {"IVF8,RQ2x4", false},
+        {"IVF8,LSQ2x4", false},
+        {"IVF8,PRQ2x2x4", false},
+        {"IVF8,PLSQ2x2x4", false},
+        {"IVF8,RQ2x4fs_Nrq2x4", false},
+        {"IVF8,LSQ2x4fs_Nlsq2x4", false},
+        {"IVF8,PRQ2x2x4fs_Nrq2x4", false},
+        {"IVF8,PLSQ2x2x4fs_Nlsq2x4", false},
+        {"IVF8,ITQ8,SH2.5", false}, // IndexIVFSpectralHash below a transform
+#if FAISS_FLASHGMM_HAS_RABITQ
+        {"IVF8,RaBitQ", true},
+#endif
+#if FAISS_FLASHGMM_HAS_RABITQ_FAST_SCAN
+        {"IVF8,RaBitQfs", true},
+#endif
+#if FAISS_FLASHGMM_AT_LEAST(1, 15, 0)
+        {"IVF8,FlatPanorama4", false},
+        {"IVF8,EDEN4", false},
+#endif
+};
+
+TEST(MakeMultiAssign, EveryIvfClassOfFaissIsTakenOrRefusedByName) {
+    for (const auto [key, offered] : kIvfClasses) {
+        SCOPED_TRACE(key);
+        std::unique_ptr<faiss::Index> index(faiss::index_factory(kDim, key));
+        const faiss::IndexIVF* ivf =
+                faiss::ivflib::extract_index_ivf(index.get());
+        const std::string type = typeid(*ivf).name();
+        if (offered) {
+            make_multi_assign(index);
+            EXPECT_EQ(multi_assign_parts(*index).size(), 1u);
+        } else {
+            const std::string message =
+                    message_of([&] { make_multi_assign(index); });
+            EXPECT_NE(
+                    message.find(type + " has no multi-assign form"),
+                    std::string::npos)
+                    << message;
+            EXPECT_EQ(
+                    typeid(*faiss::ivflib::extract_index_ivf(index.get())),
+                    typeid(*ivf));
+        }
+    }
+}
+
+#if FAISS_FLASHGMM_AT_LEAST(1, 7, 4)
+TEST(MakeMultiAssign, AQuantizerBesideTheIndexIsRefused) {
+    faiss::IndexFlatL2 quantizer(kDim);
+    std::unique_ptr<faiss::Index> index =
+            std::make_unique<faiss::IndexIVFIndependentQuantizer>(
+                    &quantizer,
+                    dynamic_cast<faiss::IndexIVF*>(
+                            faiss::index_factory(kDim, "IVF8,Flat")));
+    EXPECT_NE(message_of([&] { make_multi_assign(index); }), "");
+    delete dynamic_cast<faiss::IndexIVFIndependentQuantizer&>(*index).index_ivf;
+}
+#endif
 
 TEST(MakeMultiAssign, FilledShardsAreTakenOverInOrder) {
     auto index = collected<faiss::IndexShards>("IVF32,Flat", false);

@@ -103,11 +103,11 @@ TEST_F(UniqueFetch, FindsTheFirstVectorsWhereverTheCopiesAre) {
 TEST_F(UniqueFetch, LearnsHowManyEntriesAreNeeded) {
     // All vectors near the queries have two entries, few others do: the first
     // guess is too low.
-    Ranking near(6000, 20);
+    Ranking near(100000, 20);
     near.search(flat, 10);
     const idx_t n_again = std::count(near.times.begin(), near.times.end(), 2);
     EXPECT_GT(n_again, 0);
-    EXPECT_LT(n_again, 6000);
+    EXPECT_LT(n_again, 100000);
     EXPECT_EQ(near.times.back(), 1);
 }
 
