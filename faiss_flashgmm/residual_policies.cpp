@@ -14,9 +14,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// In sums that do not wait for each other.
-double dot(const std::vector<double>& a, const std::vector<double>& b) {
-    const double *x = a.data(), *y = b.data();
-    const double* const end = x + a.size();
+double dot(const double* x, const double* y, size_t d) {
+    const double* const end = x + d;
     double sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0;
     for (; end - x >= 4; x += 4, y += 4) {
         sum0 += x[0] * y[0];
@@ -33,25 +32,31 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 /// One row, its candidate lists and those it is in.
 class RowLists {
    public:
-    RowLists(const MultiAssign& assigner, const faiss::Index& quantizer)
-            : assigner_(assigner), quantizer_(quantizer), d_(quantizer.d) {}
+    RowLists(
+            const MultiAssign& assigner,
+            const faiss::Index& quantizer,
+            int n_candidates)
+            : assigner_(assigner),
+              quantizer_(quantizer),
+              d_(quantizer.d),
+              n_candidates_(n_candidates),
+              centroid_(d_),
+              residuals_((n_candidates + 1) * d_) {}
 
-    /// @param extra    output, max_lists() - 1 of them, with scores
+    /// @param candidates   n_candidates of them
+    /// @param extra        output, max_lists() - 1 of them, with scores
     void choose(
             const float* x,
             idx_t primary,
-            int n_candidates,
             const idx_t* candidates,
             idx_t* extra,
             float* scores) {
-        kept_.clear();
-        kept_.push_back(residual_to(x, primary));
-        norm_ = dot(kept_[0], kept_[0]);
+        kept_.assign(1, candidate(x, primary, residuals_.data()));
         candidates_.clear();
-        for (int j = 0; j < n_candidates; j++) {
+        for (int j = 0; j < n_candidates_; j++) {
             if (candidates[j] >= 0 && candidates[j] != primary) {
-                candidates_.push_back(
-                        {candidates[j], residual_to(x, candidates[j])});
+                candidates_.push_back(candidate(
+                        x, candidates[j], residuals_.data() + (j + 1) * d_));
             }
         }
         float last = std::numeric_limits<float>::infinity();
@@ -64,7 +69,7 @@ class RowLists {
             last = std::min(last, score(chosen));
             extra[t] = chosen.list;
             scores[t] = last;
-            kept_.push_back(std::move(chosen.residual));
+            kept_.push_back(chosen);
             chosen.list = -1;
         }
     }
@@ -72,64 +77,65 @@ class RowLists {
    private:
     struct Candidate {
         idx_t list;
-        std::vector<double> residual;
+        const double* residual;
+        double norm; ///< of the residual, squared
     };
 
-    std::vector<double> residual_to(const float* x, idx_t list) {
-        centroid_.resize(d_);
+    Candidate candidate(const float* x, idx_t list, double* residual) {
         quantizer_.reconstruct(list, centroid_.data());
-        std::vector<double> residual(d_);
         for (size_t j = 0; j < d_; j++) {
             residual[j] = double(x[j]) - centroid_[j];
         }
-        return residual;
+        return {list, residual, dot(residual, residual, d_)};
     }
 
     /// What is minimized; infinity: not to be stored.
     double loss(const Candidate& candidate) const {
-        const double squared = dot(candidate.residual, candidate.residual);
-        if (norm_ == 0) {
+        const double primary_norm = kept_[0].norm;
+        if (primary_norm == 0) {
             return kInfinity; // the row is its centroid
         }
-        double sum = squared;
+        double sum = candidate.norm;
         switch (assigner_.policy) {
             case AssignPolicy::air:
-                for (const std::vector<double>& kept : kept_) {
-                    sum += assigner_.air_lambda * dot(kept, candidate.residual);
+                for (const Candidate& kept : kept_) {
+                    sum += assigner_.air_lambda *
+                            dot(kept.residual, candidate.residual, d_);
                 }
                 return assigner_.air_relaxed &&
-                                sum >= (1 + assigner_.air_lambda) * norm_
+                                sum >= (1 + assigner_.air_lambda) * primary_norm
                         ? kInfinity
                         : sum;
             case AssignPolicy::soar:
-                for (const std::vector<double>& kept : kept_) {
-                    const double product = dot(kept, candidate.residual);
-                    const double norm = dot(kept, kept);
-                    sum += norm > 0
-                            ? assigner_.soar_lambda * product * product / norm
-                            : 0;
+                for (const Candidate& kept : kept_) {
+                    const double product =
+                            dot(kept.residual, candidate.residual, d_);
+                    sum += kept.norm > 0 ? assigner_.soar_lambda * product *
+                                    product / kept.norm
+                                         : 0;
                 }
                 return sum;
             default:
                 return assigner_.distance_ratio > 0 &&
-                                std::sqrt(squared) > assigner_.distance_ratio *
-                                                std::sqrt(norm_)
+                                std::sqrt(candidate.norm) >
+                                        assigner_.distance_ratio *
+                                                std::sqrt(primary_norm)
                         ? kInfinity
-                        : squared;
+                        : candidate.norm;
         }
     }
 
     /// Whether a list that is kept has its centroid nearer to the candidate's
     /// than the row is.
     bool shadowed(const Candidate& candidate) const {
-        const double squared = dot(candidate.residual, candidate.residual);
-        for (const std::vector<double>& kept : kept_) {
+        for (const Candidate& kept : kept_) {
             double between = 0;
             for (size_t j = 0; j < d_; j++) {
-                const double difference = candidate.residual[j] - kept[j];
+                const double difference =
+                        candidate.residual[j] - kept.residual[j];
                 between += difference * difference;
             }
-            if (between < squared) {
+            if (between < candidate.norm) {
                 return true;
             }
         }
@@ -157,20 +163,19 @@ class RowLists {
     }
 
     float score(const Candidate& candidate) const {
+        const double primary_norm = kept_[0].norm;
         return assigner_.policy == AssignPolicy::nearest
-                ? float(0.5 *
-                        std::log(
-                                norm_ /
-                                dot(candidate.residual, candidate.residual)))
-                : float(-loss(candidate) / norm_);
+                ? float(0.5 * std::log(primary_norm / candidate.norm))
+                : float(-loss(candidate) / primary_norm);
     }
 
     const MultiAssign& assigner_;
     const faiss::Index& quantizer_;
     const size_t d_;
+    const int n_candidates_;
     std::vector<float> centroid_;
-    std::vector<std::vector<double>> kept_; ///< residuals, the primary first
-    double norm_ = 0;                       ///< squared, of the primary one
+    std::vector<double> residuals_; ///< to the primary, then each candidate
+    std::vector<Candidate> kept_;   ///< the primary first
     std::vector<Candidate> candidates_;
 };
 
@@ -199,7 +204,7 @@ void residual_lists(
     ParallelGuard guard;
 #pragma omp parallel
     {
-        RowLists row(assigner, quantizer);
+        RowLists row(assigner, quantizer, int(n_candidates));
 #pragma omp for
         for (idx_t i = 0; i < n; i++) {
             if (primary[i] < 0) {
@@ -209,7 +214,6 @@ void residual_lists(
                 row.choose(
                         x + i * quantizer.d,
                         primary[i],
-                        int(n_candidates),
                         candidates.data() + i * n_candidates,
                         extra + i * width,
                         scores + i * width);
