@@ -46,7 +46,7 @@ def assert_found(found, x, q, k, least):
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "angular"])
-@pytest.mark.parametrize("policy", ["single", "posterior", "soar"])
+@pytest.mark.parametrize("policy", ["single", "posterior", "demand"])
 @pytest.mark.parametrize("codes", ["FlashGMM", "FlashGMMPQFastScan"])
 def test_ann_benchmarks(monkeypatch, blobs, metric, policy, codes):
     name = "ann_benchmarks.algorithms"
