@@ -64,6 +64,11 @@ void DeviceRows::set_conditioning(const Conditioning& conditioning) {
     }
 }
 
+void DeviceRows::give_conditioning(SourceRows& rows) const {
+    rows.shift = shift_.get();
+    rows.inverse_scale = float(1 / conditioning_.scale);
+}
+
 void DeviceRows::begin_fit(int64_t reserved_bytes) {
     end_fit();
     keeping_ = true;
@@ -105,8 +110,7 @@ SourceRows DeviceRows::view(const Rows& rows) const {
     result.x = rows.x.data;
     result.type = rows.x.type;
     result.weights = rows.weights;
-    result.shift = shift_.get();
-    result.inverse_scale = float(1 / conditioning_.scale);
+    give_conditioning(result);
     return result;
 }
 
@@ -243,8 +247,7 @@ void DeviceRows::copy_in(void* to, const void* from, int64_t bytes) {
 
 /// The fp16 form, if it is needed and not there.
 void DeviceRows::condition(ResidentRows& r, bool half) {
-    r.rows.shift = shift_.get();
-    r.rows.inverse_scale = float(1 / conditioning_.scale);
+    give_conditioning(r.rows);
     if (!half || r.half_rows.x != nullptr) {
         return;
     }

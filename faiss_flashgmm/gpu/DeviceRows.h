@@ -62,6 +62,8 @@ class DeviceRows {
     /// Of all rows that follow.
     void set_dimension(int64_t d);
     void set_conditioning(const Conditioning& conditioning);
+    /// As the rows that come from here.
+    void give_conditioning(SourceRows& rows) const;
 
     /// See Backend::begin_fit. Rows with a key are kept as long as so many
     /// bytes of device memory stay free.

@@ -1,7 +1,7 @@
 #include <faiss_flashgmm/gpu/kernels/SparsePosteriorUnits.cuh>
 
 #include <faiss_flashgmm/gpu/kernels/KeepLogits.cuh>
-#include <faiss_flashgmm/gpu/ptx/Sm80.cuh>
+#include <faiss_flashgmm/gpu/kernels/MmaTile.cuh>
 #include <faiss_flashgmm/gpu/utils/CudaError.h>
 
 namespace faiss_flashgmm::gpu {
@@ -12,31 +12,16 @@ namespace {
 // A warp has 32 rows and 64 components. Rows and components come block by block
 // of 32 columns through a ring that all threads fill; two blocks share a
 // multiprocessor, so that one can multiply while the other looks at logits.
-constexpr int kWarpRows = 32;
-constexpr int kWarpColumns = 64;
-constexpr int kRowParts = 4;
-constexpr int kColumnParts = kMmaShape.parts;
-constexpr int kThreads = kRowParts * kColumnParts * 32;
-constexpr int kRows = kRowParts * kWarpRows;
-constexpr int kColumns = kColumnParts * kWarpColumns;
-constexpr int kFragments = kWarpRows / 16; // of 16 rows
-constexpr int kThreadRows = 2 * kFragments;
+constexpr int kThreads = MmaTile::kThreads;
+constexpr int kRows = MmaTile::kRows;
+constexpr int kColumns = MmaTile::kOthers;
+constexpr int kThreadRows = MmaTile::kThreadRows;
 constexpr int kTilesOfTile = HalfComponents::kTile / kColumns;
 static_assert(kRows == kMmaShape.tile_rows);
 static_assert(kThreads * kThreadRows == kMmaShape.streams);
+static_assert(MmaTile::kOtherParts == kMmaShape.parts);
 
 constexpr int kStages = 3;
-constexpr int kBlockBytes = HalfLayout::kBlock * sizeof(__half); // of a row
-/// Bytes of a block of a group of rows, see HalfLayout.
-constexpr int kAtom = HalfLayout::kGroup * kBlockBytes;
-constexpr int kRowsBytes = kRows * kBlockBytes;
-constexpr int kMeansBytes = kColumns * kBlockBytes;
-constexpr int kChunkBytes = HalfLayout::kChunk * sizeof(__half);
-
-struct Stage {
-    char rows[kRowsBytes];
-    char means[kMeansBytes];
-};
 
 /// A block of columns of a tile of components, for a tile of rows.
 struct Place {
@@ -55,71 +40,21 @@ struct Place {
     }
 };
 
-__device__ void load(const SparsePosterior& p, const Place& at, Stage& stage) {
-    const int64_t d_padded = p.rows.d_padded;
-    const char* rows = reinterpret_cast<const char*>(
-            p.rows.x + at.row_tile * kRows * d_padded);
-    rows += at.block * kAtom;
+__device__ void load(
+        const SparsePosterior& p,
+        const Place& at,
+        MmaTile& stage) {
+    MmaTile::load(p.rows, at.row_tile, at.block, stage.rows);
     const char* means = reinterpret_cast<const char*>(
             p.components.means +
-            at.tile / kTilesOfTile * HalfComponents::kTile * d_padded);
-    means += at.block * HalfComponents::kTile * kBlockBytes +
-            at.tile % kTilesOfTile * kMeansBytes;
+            at.tile / kTilesOfTile * HalfComponents::kTile * p.rows.d_padded);
+    means += at.block * HalfComponents::kTile * MmaTile::kBlockBytes +
+            at.tile % kTilesOfTile * MmaTile::kOthersBytes;
+    constexpr int kChunkBytes = MmaTile::kChunkBytes;
 #pragma unroll
-    for (int i = 0; i < kRowsBytes / kChunkBytes / kThreads; ++i) {
+    for (int i = 0; i < MmaTile::kOthersBytes / kChunkBytes / kThreads; ++i) {
         const int byte = (i * kThreads + threadIdx.x) * kChunkBytes;
-        ptx::async_copy(
-                stage.rows + byte,
-                rows + byte / kAtom * (HalfLayout::kGroup * 2 * d_padded) +
-                        byte % kAtom);
-    }
-#pragma unroll
-    for (int i = 0; i < kMeansBytes / kChunkBytes / kThreads; ++i) {
-        const int byte = (i * kThreads + threadIdx.x) * kChunkBytes;
-        ptx::async_copy(stage.means + byte, means + byte);
-    }
-}
-
-/// Where chunk c of a row of a stage lies.
-__device__ __forceinline__ uint32_t chunk_at(int row, int c) {
-    return uint32_t(row * kBlockBytes + ((c ^ (row / 2 % 4)) * kChunkBytes));
-}
-
-/// Adds the products of a block of columns.
-__device__ __forceinline__ void multiply_block(
-        float (&c)[kFragments][kWarpColumns / 2],
-        const Stage& stage,
-        int row_part,
-        int column_part) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t rows = ptx::shared_address(stage.rows) +
-            row_part * kWarpRows * kBlockBytes;
-    const uint32_t means = ptx::shared_address(stage.means) +
-            column_part * kWarpColumns * kBlockBytes;
-#pragma unroll
-    for (int step = 0; step < HalfLayout::kBlock / 16; ++step) {
-        uint32_t a[kFragments][4];
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) {
-            ptx::load_matrices(
-                    a[f],
-                    rows + chunk_at(16 * f + lane % 16, 2 * step + lane / 16));
-        }
-#pragma unroll
-        for (int j = 0; j < kWarpColumns / 16; ++j) {
-            uint32_t b[4]; // of two times 8 components
-            ptx::load_matrices(
-                    b,
-                    means +
-                            chunk_at(
-                                    16 * j + lane / 16 * 8 + lane % 8,
-                                    2 * step + lane / 8 % 2));
-#pragma unroll
-            for (int f = 0; f < kFragments; ++f) {
-                ptx::mma_16x8x16(c[f] + 8 * j, a[f], b[0], b[1]);
-                ptx::mma_16x8x16(c[f] + 8 * j + 4, a[f], b[2], b[3]);
-            }
-        }
+        ptx::async_copy(stage.others + byte, means + byte);
     }
 }
 
@@ -129,10 +64,10 @@ __global__ void __launch_bounds__(kThreads, kMmaShape.blocks)
                 SparsePosterior p,
                 KeepOptions keep,
                 int64_t row_tiles) {
-    __shared__ __align__(128) Stage stages[kStages];
+    __shared__ __align__(128) MmaTile stages[kStages];
     const int lane = threadIdx.x % 32;
-    const int row_part = threadIdx.x / 32 % kRowParts;
-    const int column_part = threadIdx.x / 32 / kRowParts;
+    const int row_part = threadIdx.x / 32 % MmaTile::kRowParts;
+    const int column_part = threadIdx.x / 32 / MmaTile::kRowParts;
     const int blocks = int(p.rows.d_padded / HalfLayout::kBlock);
     const int64_t tiles = p.components.tiles * kTilesOfTile;
     const uint32_t region = p.kept.region_of_block(blockIdx.x);
@@ -161,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, kMmaShape.blocks)
     for (int64_t row_tile = blockIdx.x; row_tile < row_tiles;
          row_tile += gridDim.x) {
         const int64_t first_row =
-                row_tile * kRows + row_part * kWarpRows + lane / 4;
+                row_tile * kRows + row_part * MmaTile::kWarpRows + lane / 4;
         RowState row[kThreadRows];
         uint32_t begin[kThreadRows];
 #pragma unroll
@@ -171,22 +106,22 @@ __global__ void __launch_bounds__(kThreads, kMmaShape.blocks)
             begin[r] = next[r];
         }
         for (int64_t tile = 0; tile < tiles; ++tile) {
-            float c[kFragments][kWarpColumns / 2] = {};
+            MmaTile::Products c = {};
             for (int b = 0; b < blocks; ++b) {
                 ptx::async_wait<kStages - 2>();
                 __syncthreads(); // arrived for all, and all left the slot
                                  // before
                 load_next(slot == 0 ? kStages - 1 : slot - 1);
-                multiply_block(c, stages[slot], row_part, column_part);
+                stages[slot].multiply(c, row_part, column_part);
                 slot = slot + 1 == kStages ? 0 : slot + 1;
             }
             const int64_t first_component =
-                    tile * kColumns + column_part * kWarpColumns;
+                    tile * kColumns + column_part * MmaTile::kWarpOthers;
             const float4* pairs = reinterpret_cast<const float4*>(
                     p.components.constants + first_component);
 #pragma unroll
-            for (int f = 0; f < kFragments; ++f) {
-                fold_tile<kKeep, kWarpColumns>(
+            for (int f = 0; f < MmaTile::kFragments; ++f) {
+                fold_tile<kKeep, MmaTile::kWarpOthers>(
                         c[f],
                         [&](int j) { return pairs[4 * j + lane % 4]; },
                         uint32_t(first_component),
