@@ -22,8 +22,6 @@ constexpr idx_t kOrder = 4;
 constexpr double kProbesLeft = 0.5;
 /// Surrogates and rows whose places in each other's orders are counted.
 constexpr idx_t kPlacedSurrogates = 4096, kPlacedRows = 65536;
-/// Surrogates whose orders are looked for at once.
-constexpr idx_t kOrderedRows = 65536;
 /// Neighbors of the first ring; each ring doubles them.
 constexpr int kFirstRing = 8;
 
@@ -39,6 +37,17 @@ idx_t reach_of(
     return parameters.reach > 0
             ? parameters.reach
             : idx_t(std::ceil(4 * std::sqrt(double(quantizer.ntotal))));
+}
+
+/// For neighbors of so many rows.
+NearRowsOptions near_options(
+        const DemandParameters& parameters,
+        const faiss::Index& quantizer,
+        idx_t rows) {
+    return {parameters.search,
+            reach_of(parameters, quantizer),
+            rows,
+            parameters.neighbors};
 }
 
 /// Neighbors within each ring: 8, 16, 32, ... `neighbors`.
@@ -98,25 +107,6 @@ std::vector<idx_t> evenly(idx_t size, idx_t n) {
     return ids;
 }
 
-/// The first `size` lists of rows.
-std::vector<idx_t> probing_order(
-        const faiss::Index& quantizer,
-        idx_t size,
-        idx_t n,
-        const float* x) {
-    std::vector<idx_t> order(n * size);
-    std::vector<float> distances(std::min(n, kOrderedRows) * size);
-    for (idx_t i0 = 0; i0 < n; i0 += kOrderedRows) {
-        quantizer.search(
-                std::min(kOrderedRows, n - i0),
-                x + i0 * quantizer.d,
-                size,
-                distances.data(),
-                &order[i0 * size]);
-    }
-    return order;
-}
-
 /// Who stands for the queries.
 struct Surrogates {
     std::vector<float> rows;
@@ -150,8 +140,8 @@ idx_t lists_for_recall(
             gather_rows(some, surrogates.rows.data(), d);
     const std::vector<float> radii =
             gather_rows(some, surrogates.radii.data(), n_rings);
-    const std::vector<idx_t> order =
-            probing_order(quantizer, reach, some.size(), some_rows.data());
+    const std::vector<idx_t> order = probing_order(
+            quantizer, parameters.search, reach, some.size(), some_rows.data());
 
     const std::vector<idx_t> ids = evenly(std::min(n, kPlacedRows), n);
     const std::vector<float> rows = gather_rows(ids, x, d);
@@ -162,7 +152,11 @@ idx_t lists_for_recall(
     constexpr double kUnit = 1 << 20;
     std::vector<int64_t> at_place(reach + 1);
     std::mutex mutex;
-    near_rows(quantizer, reach, some.size(), some_rows.data())
+    near_rows(
+            quantizer,
+            near_options(parameters, quantizer, ids.size()),
+            some.size(),
+            some_rows.data())
             ->within(
                     ids.size(),
                     rows.data(),
@@ -267,7 +261,7 @@ void Demand::learn(
     const std::vector<int> ends = rings(parameters.neighbors);
     const idx_t n_rings = ends.size();
     all.radii.assign(all.size() * n_rings, -kInfinity);
-    near_rows(quantizer, reach_of(parameters, quantizer), n, x)
+    near_rows(quantizer, near_options(parameters, quantizer, all.size()), n, x)
             ->nearest(
                     all.size(),
                     all.rows.data(),
@@ -298,8 +292,8 @@ void Demand::learn(
                               double(lists_for_recall(
                                       quantizer, parameters, all, n, x))));
     const idx_t n_order = order_size(quantizer, learned.probes);
-    const std::vector<idx_t> order =
-            probing_order(quantizer, n_order, all.size(), all.rows.data());
+    const std::vector<idx_t> order = probing_order(
+            quantizer, parameters.search, n_order, all.size(), all.rows.data());
     const std::vector<idx_t> sorted = sort_by_list(
             all.size(), order.data(), n_order, nlist, learned.begin);
     learned.rows = gather_rows(sorted, all.rows.data(), d);
@@ -422,7 +416,7 @@ void Demand::extra_lists(
     };
     near_listed_rows(
             quantizer,
-            reach_of(parameters, quantizer),
+            near_options(parameters, quantizer, n),
             rows.data(),
             begin.data())
             ->within(n, x, widest(radii, n_rings).data(), choose);

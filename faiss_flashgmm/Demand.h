@@ -9,6 +9,15 @@
 
 namespace faiss_flashgmm {
 
+/// Where neighbors are looked for.
+enum class NeighborSearch {
+    /// On the GPU if the library was built with CUDA, a device is there that
+    /// has room for the rows, and there are enough of them; else on the CPU.
+    automatic,
+    cpu, ///< in the lists that a row probes first
+    gpu, ///< among all rows, on the first CUDA device; throws without one
+};
+
 /** How `demand` learns and judges. A row matters only to the queries that have
  * it among their neighbors. Surrogates stand for the queries: the training rows
  * and, if there are any, real queries. Each wants its nearest `neighbors`
@@ -42,6 +51,9 @@ struct DemandParameters {
     int reach = 0; ///< lists that neighbors are looked for in; 0: 4 sqrt(nlist)
     int64_t surrogates = 0;  ///< the most training rows to keep; 0: all
     double query_weight = 5; ///< > 0; of a real query, in training rows
+    /// On the GPU `reach` means nothing: looking at all rows takes no longer.
+    /// Files do not keep this.
+    NeighborSearch search = NeighborSearch::automatic;
 
     /// Throws faiss::FaissException naming the first field out of range.
     void check() const;

@@ -235,17 +235,29 @@ std::vector<float> gather_rows(
 
 std::unique_ptr<NearRows> near_listed_rows(
         const faiss::Index& quantizer,
-        idx_t reach,
-        const float* rows,
+        const NearRowsOptions& options,
+        const float* base,
         const idx_t* begin) {
-    return std::make_unique<NearListedRows>(quantizer, reach, rows, begin);
+    if (options.search != NeighborSearch::cpu) {
+        if (auto near = near_rows_on_gpu(
+                    quantizer, options, begin[quantizer.ntotal], base)) {
+            return near;
+        }
+    }
+    return std::make_unique<NearListedRows>(
+            quantizer, options.reach, base, begin);
 }
 
 std::unique_ptr<NearRows> near_rows(
         const faiss::Index& quantizer,
-        idx_t reach,
+        const NearRowsOptions& options,
         idx_t n,
         const float* x) {
+    if (options.search != NeighborSearch::cpu) {
+        if (auto near = near_rows_on_gpu(quantizer, options, n, x)) {
+            return near;
+        }
+    }
     std::vector<idx_t> lists(n);
     quantizer.assign(n, x, lists.data());
     SortedRows sorted;
@@ -255,7 +267,30 @@ std::unique_ptr<NearRows> near_rows(
     const float* rows = sorted.rows.data();
     const idx_t* begin = sorted.begin.data();
     return std::make_unique<NearListedRows>(
-            quantizer, reach, rows, begin, std::move(sorted));
+            quantizer, options.reach, rows, begin, std::move(sorted));
+}
+
+std::vector<idx_t> probing_order(
+        const faiss::Index& quantizer,
+        NeighborSearch search,
+        idx_t size,
+        idx_t n,
+        const float* x) {
+    std::vector<idx_t> order(n * size);
+    if (search != NeighborSearch::cpu &&
+        probing_order_on_gpu(quantizer, search, size, n, x, order.data())) {
+        return order;
+    }
+    std::vector<float> distances(std::min(n, kProbedRows) * size);
+    for (idx_t i0 = 0; i0 < n; i0 += kProbedRows) {
+        quantizer.search(
+                std::min(kProbedRows, n - i0),
+                x + i0 * quantizer.d,
+                size,
+                distances.data(),
+                &order[i0 * size]);
+    }
+    return order;
 }
 
 } // namespace faiss_flashgmm

@@ -7,6 +7,7 @@
 
 #include <faiss/Index.h>
 
+#include <faiss_flashgmm/Demand.h>
 #include <faiss_flashgmm/compat.h>
 
 namespace faiss_flashgmm {
@@ -73,22 +74,60 @@ std::vector<float> gather_rows(
         const float* x,
         idx_t d);
 
-/** Compares a row with what is in the first `reach` lists that it probes.
+/// Where and how the rows near others are looked for.
+struct NearRowsOptions {
+    NeighborSearch search = NeighborSearch::automatic;
+    idx_t reach = 1; ///< lists that a row probes, on the CPU
+    idx_t rows = 0;  ///< that will be asked about, about
+    idx_t k = 1;     ///< neighbors that will be asked for
+};
+
+/** Compares a row with what is in the lists that it probes first, or, on the
+ * GPU, with all.
  *
- * @param rows      base, list by list; must outlive the result, as must begin
+ * @param base      list by list; must outlive the result, as must begin
  * @param begin     size nlist + 1: where a list starts
  */
 std::unique_ptr<NearRows> near_listed_rows(
         const faiss::Index& quantizer,
-        idx_t reach,
-        const float* rows,
+        const NearRowsOptions& options,
+        const float* base,
         const idx_t* begin);
 
 /// The same for base rows in any order, which are copied.
 std::unique_ptr<NearRows> near_rows(
         const faiss::Index& quantizer,
-        idx_t reach,
+        const NearRowsOptions& options,
         idx_t n,
         const float* x);
+
+/** Compares with all rows, on the GPU.
+ *
+ * Null if search is automatic and the CPU is to do it. Throws
+ * faiss::FaissException if search is gpu and that is not possible.
+ */
+std::unique_ptr<NearRows> near_rows_on_gpu(
+        const faiss::Index& quantizer,
+        const NearRowsOptions& options,
+        idx_t n,
+        const float* x);
+
+/// The first `size` lists that rows probe; where the GPU is to do it and the
+/// quantizer is an IndexFlat, there.
+std::vector<idx_t> probing_order(
+        const faiss::Index& quantizer,
+        NeighborSearch search,
+        idx_t size,
+        idx_t n,
+        const float* x);
+
+/// The same on the GPU; false if the CPU is to do it.
+bool probing_order_on_gpu(
+        const faiss::Index& quantizer,
+        NeighborSearch search,
+        idx_t size,
+        idx_t n,
+        const float* x,
+        idx_t* order);
 
 } // namespace faiss_flashgmm

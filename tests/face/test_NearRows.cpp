@@ -82,7 +82,11 @@ TEST_F(NearRowsTest, FindsAllThatIsNearInTheListsItReaches) {
                          probes.begin() + (i + 1) * reach},
                         of_base.data()));
             }
-            const auto near = near_rows(*quantizer, reach, kRows, base.data());
+            const auto near = near_rows(
+                    *quantizer,
+                    {NeighborSearch::cpu, reach},
+                    kRows,
+                    base.data());
 
             std::vector<idx_t> self(kQueries);
             std::vector<std::vector<float>> found(kQueries);
@@ -162,7 +166,7 @@ TEST_F(NearRowsTest, ListedRowsAreFoundByTheirPlace) {
     EXPECT_EQ(std::ranges::count(ids, 5), 0);
     const std::vector<float> listed = gather_rows(ids, base.data(), kDim);
     const std::vector<float> radii(ids.size(), 0.f);
-    near_listed_rows(l2, 1, listed.data(), begin.data())
+    near_listed_rows(l2, {NeighborSearch::cpu, 1}, listed.data(), begin.data())
             ->within(
                     idx_t(ids.size()),
                     listed.data(),
