@@ -24,18 +24,14 @@
 
 namespace faiss_flashgmm {
 
-namespace {
-
 #if !FLASHGMM_TOOLS_CUDA
-[[noreturn]] void fail_without_cuda(const std::string& device) {
+void fail_without_cuda(const std::string& device) {
     FLASHGMM_THROW_FMT(
             "--device %s: this program was built without CUDA "
             "(-DFLASHGMM_CUDA=ON)",
             device.c_str());
 }
 #endif
-
-} // namespace
 
 void Common::add_to(CLI::App& command) {
     command.add_flag(

@@ -50,7 +50,7 @@ struct Common {
     /// For commands that draw random numbers.
     void add_seed(CLI::App& command);
 
-    /// For commands that fit or assign.
+    /// For commands that fit, assign or find neighbours.
     void add_device(CLI::App& command);
 
     /// To be called when a command begins.
@@ -67,6 +67,9 @@ struct Common {
             const faiss::ClusteringParameters& cp,
             const FlashGMMOptions& gmm) const;
 };
+
+/// For --device; not defined in a program with CUDA.
+[[noreturn]] void fail_without_cuda(const std::string& device);
 
 /// The options of a fit, shared by fit and build.
 struct FitOptions {

@@ -12,6 +12,11 @@
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
 #include <faiss_flashgmm/utils/Timer.h>
+#include <faiss_flashgmm/utils/device_name.h>
+
+#if FLASHGMM_TOOLS_CUDA
+#include <faiss_flashgmm/gpu/NearestRows.h>
+#endif
 
 namespace faiss_flashgmm {
 
@@ -19,6 +24,8 @@ namespace {
 
 /// Rows of the base that are in memory at once.
 constexpr int64_t kChunk = 1 << 16;
+/// On a GPU: bytes of their coordinates, as floats.
+[[maybe_unused]] constexpr int64_t kGpuChunkBytes = int64_t(1) << 31;
 
 struct GroundTruth {
     Common common;
@@ -31,6 +38,24 @@ struct GroundTruth {
     faiss::MetricType metric = faiss::METRIC_L2;
 
     void run();
+
+   private:
+    int64_t chunk(int64_t d) const;
+    /// The k nearest of count rows; sorted, labels start at 0.
+    void search(
+            const Matrix<float>& wanted,
+            RowSource& source,
+            int64_t begin,
+            int64_t count,
+            int64_t k,
+            float* distances,
+            idx_t* labels) const;
+    void search_on_gpu(
+            const Matrix<float>& wanted,
+            const Rows& rows,
+            int64_t k,
+            float* distances,
+            idx_t* labels) const;
 };
 
 /// The k best of the results found so far and of those in the next rows.
@@ -85,6 +110,69 @@ class BestOf {
     bool larger_is_better_;
 };
 
+#if FLASHGMM_TOOLS_CUDA
+int64_t GroundTruth::chunk(int64_t d) const {
+    return cuda_devices_of(common.device).empty()
+            ? kChunk
+            : std::max(kChunk, kGpuChunkBytes / (4 * d));
+}
+
+void GroundTruth::search_on_gpu(
+        const Matrix<float>& wanted,
+        const Rows& rows,
+        int64_t k,
+        float* distances,
+        idx_t* labels) const {
+    CudaOptions options;
+    options.devices = cuda_devices_of(common.device);
+    const bool inner_product = metric == faiss::METRIC_INNER_PRODUCT;
+    NearestRows(options, rows.n, wanted.d, rows.x, inner_product)
+            .nearest(
+                    wanted.n,
+                    wanted.values.data(),
+                    k,
+                    nullptr,
+                    distances,
+                    labels);
+    if (inner_product) {
+        for (int64_t i = 0; i < wanted.n * k; i++) {
+            distances[i] = -distances[i];
+        }
+    }
+}
+#else
+int64_t GroundTruth::chunk(int64_t) const {
+    return kChunk;
+}
+
+void GroundTruth::search_on_gpu(
+        const Matrix<float>&,
+        const Rows&,
+        int64_t,
+        float*,
+        idx_t*) const {
+    fail_without_cuda(common.device);
+}
+#endif
+
+void GroundTruth::search(
+        const Matrix<float>& wanted,
+        RowSource& source,
+        int64_t begin,
+        int64_t count,
+        int64_t k,
+        float* distances,
+        idx_t* labels) const {
+    if (!cuda_devices_of(common.device).empty()) {
+        search_on_gpu(wanted, source.read(begin, count), k, distances, labels);
+        return;
+    }
+    std::vector<float> buffer;
+    faiss::IndexFlat exact(wanted.d, metric);
+    exact.add(count, read_floats(source, begin, count, buffer));
+    exact.search(wanted.n, wanted.values.data(), k, distances, labels);
+}
+
 void GroundTruth::run() {
     common.apply();
     const Timer timer;
@@ -110,21 +198,20 @@ void GroundTruth::run() {
         values = std::make_unique<VectorWriter>(distances, k);
     }
     BestOf best(wanted.n, k, metric);
-    std::vector<float> buffer;
     ProgressLine line("groundtruth", "vectors", n);
-    for (int64_t begin = 0; begin < n; begin += kChunk) {
-        const int64_t count = std::min(kChunk, n - begin);
-        faiss::IndexFlat exact(wanted.d, metric);
-        exact.add(count, read_floats(*source, begin, count, buffer));
+    const int64_t step = chunk(wanted.d);
+    for (int64_t begin = 0; begin < n; begin += step) {
+        const int64_t count = std::min(step, n - begin);
         const int64_t found = std::min(k, count);
         std::vector<float> part_distances(wanted.n * found);
         std::vector<idx_t> part_labels(wanted.n * found);
-        exact.search(
-                wanted.n,
-                wanted.values.data(),
-                found,
-                part_distances.data(),
-                part_labels.data());
+        search(wanted,
+               *source,
+               begin,
+               count,
+               found,
+               part_distances.data(),
+               part_labels.data());
         best.merge(part_distances, part_labels, begin);
         line.update(begin + count);
     }
@@ -179,6 +266,7 @@ void add_groundtruth(CLI::App& program) {
             ->capture_default_str();
     add_rows(command, truth->rows);
     add_metric(command, truth->metric);
+    truth->common.add_device(command);
     truth->common.add_to(command);
     command.callback([truth] { truth->run(); });
 }
