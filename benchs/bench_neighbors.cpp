@@ -1,13 +1,14 @@
 // Exact neighbors on a GPU, and what `demand` takes with them and without.
 //
-//     bench_neighbors BASE K NLIST RUNS [CPU_RUNS] [>> RESULTS]
+//     bench_neighbors BASE K NLIST RUNS CPU_RUNS [ROWS] [>> RESULTS]
 //
-// BASE is a vector file, or "1000000x128" for rows drawn around 256 centers.
-// The K nearest of all rows among all others are found RUNS times, from host
-// memory to host memory; 50 of them are compared with fp64. Then, unless NLIST
-// is 0, the policy `demand` learns from all rows over NLIST centroids, and
-// chooses a second list for each: on the GPU RUNS times, on the CPU CPU_RUNS
-// times. The first run is left out of the medians if there are more.
+// BASE is a vector file, of which the first ROWS are taken, or "1000000x128"
+// for rows drawn around 256 centers. The K nearest of all rows among all others
+// are found RUNS times, from host memory to host memory; 50 of them are
+// compared with fp64. Then, unless NLIST is 0, the policy `demand` learns from
+// all rows over NLIST centroids, and chooses a second list for each: on the GPU
+// RUNS times, on the CPU CPU_RUNS times. The first run is left out of the
+// medians if there are more.
 
 #include <algorithm>
 #include <cmath>
@@ -68,7 +69,7 @@ Matrix<float> drawn_rows(int64_t n, int64_t d) {
     return x;
 }
 
-Matrix<float> rows_of(const std::string& base) {
+Matrix<float> rows_of(const std::string& base, int64_t rows) {
     const size_t cross = base.find('x');
     const std::string digits = "0123456789x";
     return cross != std::string::npos &&
@@ -76,7 +77,7 @@ Matrix<float> rows_of(const std::string& base) {
             ? drawn_rows(
                       std::atoll(base.c_str()),
                       std::atoll(base.c_str() + cross + 1))
-            : read_vectors(base);
+            : read_vectors(base, rows);
 }
 
 /// The largest relative error of the distances of some rows.
@@ -230,10 +231,10 @@ void compare(const Chosen& a, const Chosen& b) {
 } // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 5 || argc > 6) {
+    if (argc < 6 || argc > 7) {
         std::fprintf(
                 stderr,
-                "usage: bench_neighbors BASE K NLIST RUNS [CPU_RUNS]\n");
+                "usage: bench_neighbors BASE K NLIST RUNS CPU_RUNS [ROWS]\n");
         return 2;
     }
     try {
@@ -241,8 +242,9 @@ int main(int argc, char** argv) {
         const int64_t k = std::atoll(argv[2]);
         const int64_t nlist = std::atoll(argv[3]);
         const int runs = std::max(1, std::atoi(argv[4]));
-        const int cpu_runs = argc > 5 ? std::max(1, std::atoi(argv[5])) : 1;
-        const Matrix<float> x = rows_of(base);
+        const int cpu_runs = std::atoi(argv[5]);
+        const Matrix<float> x =
+                rows_of(base, argc > 6 ? std::atoll(argv[6]) : -1);
         const std::string name = base.substr(base.rfind('/') + 1);
         time_neighbors(name, x, k, runs);
         if (nlist > 0) {
@@ -251,9 +253,11 @@ int main(int argc, char** argv) {
             clustering.train(x.n, x.values.data(), quantizer);
             const Chosen gpu =
                     time_demand(name, x, quantizer, NeighborSearch::gpu, runs);
-            const Chosen cpu = time_demand(
-                    name, x, quantizer, NeighborSearch::cpu, cpu_runs);
-            compare(gpu, cpu);
+            if (cpu_runs > 0) {
+                const Chosen cpu = time_demand(
+                        name, x, quantizer, NeighborSearch::cpu, cpu_runs);
+                compare(gpu, cpu);
+            }
         }
     } catch (const std::exception& error) {
         std::fprintf(stderr, "%s\n", error.what());

@@ -34,6 +34,11 @@ file(RELATIVE_PATH FLASHGMM_PC_PREFIX
 # not Libs.private.
 list(JOIN BLAS_LIBRARIES " " blas_libs)
 set(FLASHGMM_PC_CORE_LIBS "${blas_libs} ${OpenMP_CXX_FLAGS}")
+set(FLASHGMM_PC_CUDA_LIBS "")
+if(FLASHGMM_CUDA)
+    set(FLASHGMM_PC_CUDA_LIBS
+        "-lfaiss_flashgmm_cuda -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl -lpthread")
+endif()
 foreach(name IN ITEMS faiss_flashgmm_core faiss_flashgmm)
     configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
     install(
