@@ -58,6 +58,16 @@ echo "--- all lists of a flat index hold the exact neighbours"
     --distances found.fvecs
 cmp exact.fvecs found.fvecs || fail "distances of the exact neighbours"
 
+echo "--- a GPU finds the same, or it is said why not"
+gpu=("$flashgmm" groundtruth "$base" "$queries" -k 10 -o gpu.ivecs
+    --distances gpu.fvecs --device cuda)
+if "${gpu[@]}" 2>err.txt; then
+    cmp exact.fvecs gpu.fvecs || fail "distances on the GPU"
+else
+    grep -q CUDA err.txt || fail "no reason in: $(cat err.txt)"
+    [[ ! -e gpu.ivecs ]] || fail "a file without neighbours"
+fi
+
 echo "--- the same seed gives the same index, another one another"
 for run in a b; do
     "$flashgmm" build "$base" --rows 2000 -o $run.index --seed 7 \
