@@ -1,5 +1,6 @@
 #include <faiss_flashgmm/python/index_bindings.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -275,9 +276,18 @@ class Index {
         const size_t n = q.shape(0);
         std::vector<float> distances(n * k);
         std::vector<int64_t> ids(n * k);
-        without_gil([&] {
-            index_->search(idx_t(n), q.data(), k, distances.data(), ids.data());
-        });
+        const size_t chunk = queries_at_once();
+        for (size_t begin = 0; begin < n; begin += chunk) {
+            without_gil([&] {
+                index_->search(
+                        idx_t(std::min(chunk, n - begin)),
+                        q.data() + begin * index_->d,
+                        k,
+                        distances.data() + begin * k,
+                        ids.data() + begin * k);
+            });
+            check_signals();
+        }
         return nb::make_tuple(
                 to_numpy(std::move(distances), {n, size_t(k)}),
                 to_numpy(std::move(ids), {n, size_t(k)}));
@@ -324,6 +334,15 @@ class Index {
     }
 
    private:
+    /// Queries that take less than a second: not all versions of FAISS look
+    /// for signals in a search.
+    size_t queries_at_once() const {
+        constexpr double kFlops = 1e9;
+        const double flops = double(index_->ntotal) * index_->d *
+                double(std::min(nprobe(), nlist())) / double(nlist());
+        return size_t(std::clamp(kFlops / (flops + 1), 64.0, 1e6));
+    }
+
     std::unique_ptr<faiss::Index> index_;
 };
 
