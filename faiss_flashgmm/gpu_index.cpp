@@ -34,6 +34,10 @@ std::unique_ptr<IndexUniqueIds> index_cpu_to_gpu(
         const faiss::gpu::GpuClonerOptions* options) {
     FAISS_THROW_IF_NOT_MSG(provider, "there is no provider of GPU resources");
     FAISS_THROW_IF_NOT_MSG(
+            !options || !options->use_cuvs,
+            "cuVS is asked for: past 256 results it gives them in no order, "
+            "and it does not mark those that are missing");
+    FAISS_THROW_IF_NOT_MSG(
             !options || options->indicesOptions != faiss::gpu::INDICES_IVF,
             "indicesOptions is INDICES_IVF: copies of a vector are known by "
             "their ids, which it does not keep");
@@ -43,8 +47,10 @@ std::unique_ptr<IndexUniqueIds> index_cpu_to_gpu(
             "an index of type %s has no multi-assign part",
             typeid(index).name());
     const auto stock = to_stock(index, StockCopies::all);
+    faiss::gpu::GpuClonerOptions plain;
+    plain.use_cuvs = false; // the default where FAISS has cuVS is to use it
     std::unique_ptr<faiss::Index> copy(faiss::gpu::index_cpu_to_gpu(
-            provider, device, stock.get(), options));
+            provider, device, stock.get(), options ? options : &plain));
     auto unique = std::make_unique<IndexUniqueIds>(copy.get(), max_copies);
     copy.release();
     unique->own_fields = true;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Installed where FAISS was built with its GPU part.
+// Installed where FAISS is 1.10 or newer and was built with its GPU part.
 
 #include <memory>
 
@@ -25,12 +25,14 @@ namespace faiss_flashgmm {
  * fetches max_copies * (k - 1) + 1 results, of which FAISS allows 2048.
  * GpuParameterSpace sets nprobe. Vectors added to the copy are stored once.
  *
- * Throws faiss::FaissException if there is no multi-assign part, if options
- * keep no ids on the device (INDICES_IVF), and where FAISS has no GPU type:
- * FastScan, RaBitQ, IndexRefine.
+ * Throws faiss::FaissException if there is no multi-assign part; if options
+ * keep no ids on the device (INDICES_IVF) or ask for cuVS, which returns more
+ * than 256 results in no order and does not mark those that are missing; and
+ * where the kernels of FAISS have no form for it: FastScan, RaBitQ,
+ * IndexRefine, PQ of other than 8 bits.
  *
  * @param provider  of faiss; the copy shares its resources
- * @param options   null: those of FAISS
+ * @param options   null: those of FAISS, without cuVS
  */
 std::unique_ptr<IndexUniqueIds> index_cpu_to_gpu(
         faiss::gpu::GpuResourcesProvider* provider,

@@ -12,6 +12,7 @@
 #include <faiss/gpu/GpuClonerOptions.h>
 #include <faiss/gpu/GpuIndexIVF.h>
 #include <faiss/gpu/StandardGpuResources.h>
+#include <faiss/index_factory.h>
 
 #include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/make_multi_assign.h>
@@ -45,6 +46,23 @@ std::vector<Case> cases_on_gpu() {
     return cases;
 }
 
+/// make_filled(), with PQ codes of the 8 bits that kernels of FAISS read.
+MultiIndex make_filled_for_gpu(const Case& c) {
+    if (c.codec != Codec::pq) {
+        return make_filled(c);
+    }
+    std::unique_ptr<faiss::Index> index(
+            faiss::index_factory(kDim, "IVF32,PQ8", c.metric));
+    MultiAssign assigner;
+    assigner.policy = c.policy;
+    MultiIndex made;
+    made.multi = make_multi_assign(index, assigner);
+    made.ivf.reset(dynamic_cast<faiss::IndexIVF*>(index.release()));
+    made->train(kRows, base_rows().data());
+    made->add(kRows, base_rows().data());
+    return made;
+}
+
 /// Rounding differs, and for encoded vectors the order of sums.
 void expect_near(const Results& a, const Results& b) {
     ASSERT_EQ(a.distances.size(), b.distances.size());
@@ -75,34 +93,28 @@ INSTANTIATE_TEST_SUITE_P(
         case_name);
 
 TEST_P(GpuIndexTest, FindsWhatTheIndexFindsAndRepeatsNothing) {
-    const MultiIndex index = make_filled(GetParam());
+    const MultiIndex index = make_filled_for_gpu(GetParam());
     ASSERT_GT(index.multi->counts().copies, 0u);
     faiss::gpu::StandardGpuResources resources;
-    // Without options, a FAISS with cuVS uses that.
-    const faiss::gpu::GpuClonerOptions plain;
-    for (const faiss::gpu::GpuClonerOptions* options :
-         {static_cast<const faiss::gpu::GpuClonerOptions*>(nullptr), &plain}) {
-        SCOPED_TRACE(options ? "options" : "no options");
-        const auto copy = index_cpu_to_gpu(&resources, 0, *index, options);
-        EXPECT_EQ(copy->ntotal, kRows);
-        EXPECT_EQ(copy->max_copies, index.multi->counts().max_copies);
-        EXPECT_TRUE(dynamic_cast<faiss::gpu::GpuIndexIVF*>(copy->index));
-        for (size_t nprobe : {1, 4, kLists}) {
-            SCOPED_TRACE(nprobe);
-            index->nprobe = nprobe;
-            set_nprobe(*copy, nprobe);
-            for (idx_t k : {1, 10, 200}) {
-                SCOPED_TRACE(k);
-                const Results results = search(*copy, query_rows(), k);
-                expect_well_formed(results, index->metric_type);
-                expect_near(results, search(*index, query_rows(), k));
-            }
+    const auto copy = index_cpu_to_gpu(&resources, 0, *index);
+    EXPECT_EQ(copy->ntotal, kRows);
+    EXPECT_EQ(copy->max_copies, index.multi->counts().max_copies);
+    EXPECT_TRUE(dynamic_cast<faiss::gpu::GpuIndexIVF*>(copy->index));
+    for (size_t nprobe : {1, 4, kLists}) {
+        SCOPED_TRACE(nprobe);
+        index->nprobe = nprobe;
+        set_nprobe(*copy, nprobe);
+        for (idx_t k : {1, 10, 200}) {
+            SCOPED_TRACE(k);
+            const Results results = search(*copy, query_rows(), k);
+            expect_well_formed(results, index->metric_type);
+            expect_near(results, search(*index, query_rows(), k));
         }
     }
 }
 
 TEST_P(GpuIndexTest, ComesBackWithAllCopies) {
-    const MultiIndex index = make_filled(GetParam());
+    const MultiIndex index = make_filled_for_gpu(GetParam());
     faiss::gpu::StandardGpuResources resources;
     const auto copy = index_cpu_to_gpu(&resources, 0, *index);
     auto back = index_gpu_to_cpu(*copy, index.multi->assigner);
