@@ -2,6 +2,7 @@
 
 #if FAISS_FLASHGMM_HAS_SEARCH1
 
+#include <algorithm>
 #include <memory>
 
 #include <faiss/impl/AuxIndexStructures.h>
@@ -11,6 +12,22 @@
 #include <faiss_flashgmm/ivf_checks.h>
 
 namespace faiss_flashgmm {
+
+namespace {
+
+/// Has the first codes of a list on their way while another one is scanned.
+void prefetch(const faiss::ArrayInvertedLists& lists, idx_t list) {
+    constexpr size_t kBytes = 1024, kCacheLine = 64;
+    if (list >= 0) {
+        const uint8_t* codes = lists.get_codes(list);
+        const size_t size = lists.list_size(list) * lists.code_size;
+        for (size_t i = 0; i < std::min(size, kBytes); i += kCacheLine) {
+            __builtin_prefetch(codes + i);
+        }
+    }
+}
+
+} // namespace
 
 bool can_scan_unique(
         const faiss::IndexIVF& ivf,
@@ -47,6 +64,8 @@ void scan_unique(
                     false, params ? params->sel : nullptr, params));
     UniqueBuffer buffer(
             k, ivf.ntotal, ivf.metric_type == faiss::METRIC_INNER_PRODUCT);
+    const auto* in_memory =
+            dynamic_cast<const faiss::ArrayInvertedLists*>(ivf.invlists);
     size_t n_lists = 0;
     for (idx_t i = 0; i < n; i++) {
         scanner->set_query(x + i * ivf.d);
@@ -54,6 +73,9 @@ void scan_unique(
         for (idx_t j = i * nprobe; j < (i + 1) * nprobe; j++) {
             const idx_t list = keys[j];
             const size_t size = list < 0 ? 0 : ivf.invlists->list_size(list);
+            if (in_memory && j + 1 < (i + 1) * nprobe) {
+                prefetch(*in_memory, keys[j + 1]);
+            }
             if (size == 0) {
                 continue;
             }
