@@ -133,9 +133,8 @@ def as_array(x: Any) -> npt.NDArray[Any]:
     if on_device(x):
         raise TypeError(
             "arrays on a device are read where they are: float32, float16, "
-            "bfloat16, int8 or uint8 in C order, not "
-            f"{getattr(x, 'dtype', 'these')} with strides "
-            f"{getattr(x, 'strides', None) or getattr(x, 'stride', tuple)()}"
+            "bfloat16, int8 or uint8, in C order; this is not, of type "
+            f"{getattr(x, 'dtype', 'unknown')}"
         )
     if not isinstance(x, np.ndarray) and hasattr(x, "__dlpack__"):
         try:
