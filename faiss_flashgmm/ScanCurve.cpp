@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include <faiss/impl/FaissAssert.h>
@@ -10,8 +11,21 @@ namespace faiss_flashgmm {
 
 namespace {
 
-/// Queries whose probing order is held at once.
+/// Queries whose distances are held at once.
 constexpr idx_t kBlock = 1024;
+
+/// Sums up to each place but the last, which stands for "never".
+std::vector<double> running_means(
+        const std::vector<int64_t>& sums,
+        int64_t count) {
+    std::vector<double> means;
+    int64_t sum = 0;
+    for (size_t i = 0; i + 1 < sums.size(); i++) {
+        sum += sums[i];
+        means.push_back(double(sum) / double(count));
+    }
+    return means;
+}
 
 } // namespace
 
@@ -39,27 +53,15 @@ double ScanCurve::probes_at(double wanted) const {
                     (wanted - recall[i - 1]) / (recall[i] - recall[i - 1]);
 }
 
-ScanCurve measure_scans(
+ProbingOrder::ProbingOrder(
         const faiss::Index& quantizer,
-        idx_t n,
-        int width,
-        const idx_t* lists,
         idx_t nq,
-        const float* queries,
-        int k,
-        const idx_t* neighbors) {
-    const idx_t nlist = quantizer.ntotal;
-    std::vector<double> sizes(nlist);
-    for (idx_t i = 0; i < n * width; i++) {
-        if (lists[i] >= 0) {
-            sizes[lists[i]]++;
-        }
-    }
-    idx_t wanted = 0;
-    ScanCurve curve;
-    curve.recall.resize(nlist);
-    curve.scanned.resize(nlist);
-    std::vector<idx_t> order(std::min(kBlock, nq) * nlist), place(nlist + 1);
+        const float* queries)
+        : nq(nq),
+          nlist(quantizer.ntotal),
+          places(nq * quantizer.ntotal, int32_t(quantizer.ntotal)) {
+    const idx_t most = std::min(kBlock, nq);
+    std::vector<idx_t> order(most * nlist);
     std::vector<float> distances(order.size());
     for (idx_t q0 = 0; q0 < nq; q0 += kBlock) {
         const idx_t count = std::min(kBlock, nq - q0);
@@ -69,46 +71,138 @@ ScanCurve measure_scans(
                 nlist,
                 distances.data(),
                 order.data());
-        for (idx_t q = 0; q < count; q++) {
-            std::fill(place.begin(), place.end(), nlist);
-            for (idx_t r = 0; r < nlist; r++) {
-                const idx_t list = order[q * nlist + r];
-                if (list >= 0) {
-                    place[list] = r;
-                    curve.scanned[r] += sizes[list];
-                }
-            }
-            for (int j = 0; j < k; j++) {
-                const idx_t row = neighbors[(q0 + q) * k + j];
-                if (row < 0) {
-                    continue;
-                }
-                FAISS_THROW_IF_NOT_FMT(
-                        row < n,
-                        "neighbor %ld, there are %ld rows",
-                        long(row),
-                        long(n));
-                wanted++;
-                idx_t first = nlist;
-                for (int t = 0; t < width; t++) {
-                    const idx_t list = lists[row * width + t];
-                    first = std::min(first, list < 0 ? nlist : place[list]);
-                }
-                if (first < nlist) {
-                    curve.recall[first]++;
-                }
+        for (idx_t i = 0; i < count * nlist; i++) {
+            if (order[i] >= 0) {
+                places[(q0 + i / nlist) * nlist + order[i]] =
+                        int32_t(i % nlist);
             }
         }
     }
-    for (idx_t r = 0; r < nlist; r++) {
-        curve.recall[r] /= double(std::max<idx_t>(wanted, 1));
-        curve.scanned[r] /= double(std::max<idx_t>(nq, 1));
-        if (r > 0) {
-            curve.recall[r] += curve.recall[r - 1];
-            curve.scanned[r] += curve.scanned[r - 1];
+}
+
+ScanCurve measure_scans(
+        const faiss::Index& quantizer,
+        idx_t n,
+        int width,
+        const idx_t* lists,
+        idx_t nq,
+        const float* queries,
+        int k,
+        const idx_t* neighbors) {
+    return measure_scans(
+            ProbingOrder(quantizer, nq, queries),
+            n,
+            width,
+            lists,
+            k,
+            neighbors);
+}
+
+ScanCurve measure_scans(
+        const ProbingOrder& order,
+        idx_t n,
+        int width,
+        const idx_t* lists,
+        int k,
+        const idx_t* neighbors) {
+    const idx_t nlist = order.nlist;
+    std::vector<int64_t> sizes(nlist), scanned(nlist + 1), found(nlist + 1);
+    for (idx_t i = 0; i < n * width; i++) {
+        if (lists[i] >= 0) {
+            sizes[lists[i]]++;
         }
     }
+    int64_t wanted = 0;
+    for (idx_t q = 0; q < order.nq; q++) {
+        const int32_t* place = &order.places[q * nlist];
+        for (idx_t list = 0; list < nlist; list++) {
+            scanned[place[list]] += sizes[list];
+        }
+        for (int j = 0; j < k; j++) {
+            const idx_t row = neighbors[q * k + j];
+            if (row < 0) {
+                continue;
+            }
+            FAISS_THROW_IF_NOT_FMT(
+                    row < n,
+                    "neighbor %ld, there are %ld rows",
+                    long(row),
+                    long(n));
+            wanted++;
+            idx_t first = nlist;
+            for (int t = 0; t < width; t++) {
+                const idx_t list = lists[row * width + t];
+                first = std::min<idx_t>(first, list < 0 ? nlist : place[list]);
+            }
+            found[first]++;
+        }
+    }
+    ScanCurve curve;
+    curve.recall = running_means(found, std::max<int64_t>(wanted, 1));
+    curve.scanned = running_means(scanned, std::max<int64_t>(order.nq, 1));
     return curve;
+}
+
+std::vector<double> distinct_scanned(
+        const ProbingOrder& order,
+        idx_t n,
+        int width,
+        const idx_t* lists) {
+    const idx_t nlist = order.nlist;
+    // Rows that are in the same lists cost the same: count them together.
+    std::vector<std::vector<idx_t>> sets;
+    std::vector<int64_t> sizes(nlist);
+    for (idx_t i = 0; i < n; i++) {
+        std::vector<idx_t> set;
+        std::copy_if(
+                lists + i * width,
+                lists + (i + 1) * width,
+                std::back_inserter(set),
+                [](idx_t list) { return list >= 0; });
+        if (set.size() == 1) {
+            sizes[set[0]]++;
+        } else if (set.size() > 1) {
+            std::sort(set.begin(), set.end());
+            sets.push_back(std::move(set));
+        }
+    }
+    std::sort(sets.begin(), sets.end());
+    std::vector<int64_t> counts;
+    size_t kept = 0;
+    for (size_t i = 0; i < sets.size(); i++) {
+        if (kept > 0 && sets[kept - 1] == sets[i]) {
+            counts[kept - 1]++;
+        } else {
+            std::swap(sets[kept++], sets[i]);
+            counts.push_back(1);
+        }
+    }
+    sets.resize(kept);
+
+    std::vector<int64_t> scanned(nlist + 1);
+#pragma omp parallel
+    {
+        std::vector<int64_t> mine(nlist + 1);
+#pragma omp for
+        for (idx_t q = 0; q < order.nq; q++) {
+            const int32_t* place = &order.places[q * nlist];
+            for (idx_t list = 0; list < nlist; list++) {
+                mine[place[list]] += sizes[list];
+            }
+            for (size_t s = 0; s < sets.size(); s++) {
+                int32_t first = int32_t(nlist);
+                for (const idx_t list : sets[s]) {
+                    first = std::min(first, place[list]);
+                }
+                mine[first] += counts[s];
+            }
+        }
+#pragma omp critical
+        for (idx_t r = 0; r <= nlist; r++) {
+            scanned[r] += mine[r];
+        }
+    }
+    return running_means(scanned, std::max<int64_t>(order.nq, 1));
 }
 
 } // namespace faiss_flashgmm

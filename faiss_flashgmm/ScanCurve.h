@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <faiss/Index.h>
@@ -25,6 +26,17 @@ struct ScanCurve {
     double probes_at(double wanted) const;
 };
 
+/// In which order queries probe lists.
+struct ProbingOrder {
+    idx_t nq = 0;
+    idx_t nlist = 0;
+    /// For each query, the place of each list from 0, nlist if it is never
+    /// probed; size nq * nlist.
+    std::vector<int32_t> places;
+
+    ProbingOrder(const faiss::Index& quantizer, idx_t nq, const float* queries);
+};
+
 /**
  * @param lists         lists of each row, size n * width; -1: none
  * @param queries       size nq * quantizer.d
@@ -39,5 +51,22 @@ ScanCurve measure_scans(
         const float* queries,
         int k,
         const idx_t* neighbors);
+
+/// The same for queries whose probing order is known.
+ScanCurve measure_scans(
+        const ProbingOrder& order,
+        idx_t n,
+        int width,
+        const idx_t* lists,
+        int k,
+        const idx_t* neighbors);
+
+/// Different rows that a query scans, for each nprobe: a row counts once,
+/// however many of its lists are probed.
+std::vector<double> distinct_scanned(
+        const ProbingOrder& order,
+        idx_t n,
+        int width,
+        const idx_t* lists);
 
 } // namespace faiss_flashgmm

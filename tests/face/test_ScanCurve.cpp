@@ -53,6 +53,32 @@ TEST(ScanCurve, EqualsWhatSearchesFindAndScan) {
     EXPECT_NEAR(curve.recall.back(), 1, 1e-9);
 }
 
+TEST(ScanCurve, CountsARowInSeveralProbedListsOnce) {
+    const MultiIndex index = make_filled({});
+    const int width = index.multi->assigner.max_lists();
+    const std::vector<idx_t> lists = assigned_lists(index, base_rows());
+    const ProbingOrder order(*index->quantizer, kQueries, query_rows().data());
+    const std::vector<double> distinct =
+            distinct_scanned(order, kRows, width, lists.data());
+    ASSERT_EQ(distinct.size(), size_t(kLists));
+    EXPECT_NEAR(distinct.back(), kRows, 1e-9);
+    for (int nprobe : {1, 3, 8}) {
+        int64_t expected = 0;
+        for (idx_t q = 0; q < kQueries; q++) {
+            for (idx_t i = 0; i < kRows; i++) {
+                expected += std::any_of(
+                        &lists[i * width],
+                        &lists[i * width] + width,
+                        [&](idx_t list) {
+                            return list >= 0 &&
+                                    order.places[q * kLists + list] < nprobe;
+                        });
+            }
+        }
+        EXPECT_NEAR(distinct[nprobe - 1], double(expected) / kQueries, 1e-9);
+    }
+}
+
 TEST(ScanCurve, InterpolatesBetweenTwoProbes) {
     ScanCurve curve;
     curve.recall = {0.5, 0.8, 0.9};
