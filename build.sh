@@ -21,7 +21,9 @@ usage: ./build.sh <command>
                  installed in prefix or $FAISS_PREFIX, or else the sources in
                  $FAISS_SOURCE, which are built once into build/faiss
   build [preset] build a preset of CMakePresets.json (default: release)
-  bench [args]   time an EM iteration against k-means; args go to bench_em
+  bench [args]   recall against lists, scans, time and memory on the samples in
+                 data/: a table, and rows and figures in build/bench; args go
+                 to `flashgmm bench small`
   format         format the sources in place (clang-format 14)
   check          format, layers and shell scripts; builds nothing
   clean          delete build/
@@ -142,6 +144,27 @@ python_package() {
         die "could not build the Python package"
     OPENBLAS_NUM_THREADS=1 "$venv/bin/python" -m pytest -q "$@" ||
         die "Python tests failed"
+}
+
+# bench [args]: those of `flashgmm bench`, after the sets
+bench() {
+    local out=build/bench venv=build/bench/venv
+    build release flashgmm
+    mkdir -p "$out"
+    say "Bench"
+    "$(find build/release -name flashgmm -type f)" bench small --data data \
+        -o "$out/rows.jsonl" "$@"
+    say "Tables"
+    python3 benchs/plot.py "$out/rows.jsonl" | tee "$out/tables.md"
+    say "Figures"
+    [[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
+    if "$venv/bin/pip" install --quiet --disable-pip-version-check \
+        --retries 1 matplotlib; then
+        "$venv/bin/python" benchs/plot.py "$out/rows.jsonl" --figures "$out"
+        echo "$out/recall.svg and others"
+    else
+        echo "skipped: no package index for matplotlib"
+    fi
 }
 
 build_faiss() {
@@ -271,8 +294,7 @@ main() {
             ;;
         bench)
             ensure_packages
-            build release bench_em
-            "$(find build/release -name bench_em -type f)" "$@"
+            bench "$@"
             ;;
         format | check)
             "$command"

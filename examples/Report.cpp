@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 
+#include <faiss_flashgmm/ScanCurve.h>
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
 
@@ -56,22 +57,19 @@ Points points_of(const Method& method, const std::vector<size_t>& queries) {
     return points;
 }
 
-/// What a recall costs, interpolated between two measurements in the
-/// logarithm of the cost; nothing outside what was measured.
+/// What a recall costs; nothing outside what was measured.
 std::optional<double> cost_of_recall(
         const Points& points,
         double recall,
         double Point::*cost) {
-    for (size_t i = 1; i < points.size(); i++) {
-        const Point& a = points[i - 1];
-        const Point& b = points[i];
-        if (a.recall <= recall && recall <= b.recall && a.recall < b.recall) {
-            const double t = (recall - a.recall) / (b.recall - a.recall);
-            return std::exp(
-                    (1 - t) * std::log(a.*cost) + t * std::log(b.*cost));
-        }
+    std::vector<double> recalls, costs;
+    for (const Point& point : points) {
+        recalls.push_back(point.recall);
+        costs.push_back(point.*cost);
     }
-    return std::nullopt;
+    const double value = faiss_flashgmm::cost_of_recall(recalls, costs, recall);
+    return recall < recalls.front() || std::isinf(value) ? std::nullopt
+                                                         : std::optional(value);
 }
 
 /// Entries that a method scans for a recall, as a share of what another does.

@@ -29,17 +29,24 @@ std::vector<double> running_means(
 
 } // namespace
 
-double ScanCurve::scanned_at(double wanted) const {
-    const double probes = probes_at(wanted);
-    if (probes < 1 || std::isinf(probes)) {
-        return probes < 1 ? scanned[0] : probes;
+double cost_of_recall(
+        const std::vector<double>& recall,
+        const std::vector<double>& cost,
+        double wanted) {
+    const size_t i = std::find_if(
+                             recall.begin(),
+                             recall.end(),
+                             [&](double found) { return found >= wanted; }) -
+            recall.begin();
+    if (i == recall.size()) {
+        return std::numeric_limits<double>::infinity();
     }
-    const size_t i = size_t(probes) - 1;
-    const double part = probes - std::floor(probes);
-    return part == 0 ? scanned[i]
-                     : std::exp(
-                               (1 - part) * std::log(scanned[i]) +
-                               part * std::log(scanned[i + 1]));
+    if (i == 0) {
+        return cost[0];
+    }
+    const double part = (wanted - recall[i - 1]) / (recall[i] - recall[i - 1]);
+    return std::exp(
+            (1 - part) * std::log(cost[i - 1]) + part * std::log(cost[i]));
 }
 
 double ScanCurve::probes_at(double wanted) const {

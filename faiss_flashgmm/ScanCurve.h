@@ -9,6 +9,15 @@
 
 namespace faiss_flashgmm {
 
+/** What a recall costs, between two measurements on a logarithmic scale of the
+ * cost, where it is reached first: the first cost if that suffices, infinity if
+ * none does. Both have the same size.
+ */
+double cost_of_recall(
+        const std::vector<double>& recall,
+        const std::vector<double>& cost,
+        double wanted);
+
 /** What searches find and what they scan, for every nprobe, without an index:
  * from the lists that rows are in and the order in which queries probe lists.
  *
@@ -18,11 +27,13 @@ struct ScanCurve {
     std::vector<double> recall;  ///< of the wanted neighbors, 0 to 1
     std::vector<double> scanned; ///< entries a query, copies counted
 
-    /// Entries scanned for a recall, between two nprobe on a logarithmic
-    /// scale; infinity if it is not reached.
-    double scanned_at(double wanted) const;
+    /// Entries scanned for a recall.
+    double scanned_at(double wanted) const {
+        return cost_of_recall(recall, scanned, wanted);
+    }
 
-    /// nprobe for a recall, as a fraction between two; infinity likewise.
+    /// nprobe for a recall, as a fraction between two; infinity if it is not
+    /// reached.
     double probes_at(double wanted) const;
 };
 

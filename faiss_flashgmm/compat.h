@@ -70,6 +70,9 @@ using idx_t = int64_t;
 /// Index::search1 exists since 1.14.
 #define FAISS_FLASHGMM_HAS_SEARCH1 FAISS_FLASHGMM_AT_LEAST(1, 14, 0)
 
+/// faiss::SuperKMeans exists since 1.15.
+#define FAISS_FLASHGMM_HAS_SUPER_KMEANS FAISS_FLASHGMM_AT_LEAST(1, 15, 0)
+
 /// RaBitQ exists since 1.11, its FastScan since 1.13. FAISS 1.14.2 to 1.15 do
 /// not install a header that the latter includes.
 #if FAISS_FLASHGMM_AT_LEAST(1, 11, 0) && __has_include(<faiss/IndexIVFRaBitQ.h>)

@@ -97,6 +97,7 @@ CLI::Option* add_file(
 
 // Each adds its command to the program; the command runs by callback.
 void add_assign(CLI::App& program);
+void add_bench(CLI::App& program);
 void add_build(CLI::App& program);
 void add_convert(CLI::App& program);
 void add_eval(CLI::App& program);

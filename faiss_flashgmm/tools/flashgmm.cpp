@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
     add_fit(program);
     add_assign(program);
     add_groundtruth(program);
+    add_bench(program);
     add_convert(program);
     add_info(program);
     try {

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace faiss_flashgmm {
 
@@ -37,6 +38,18 @@ class JsonObject {
     JsonObject& add(std::string_view key, T value) {
         begin_field(key);
         append_number(value);
+        return *this;
+    }
+
+    template <JsonNumber T>
+    JsonObject& add(std::string_view key, const std::vector<T>& values) {
+        begin_field(key);
+        fields_ += '[';
+        for (size_t i = 0; i < values.size(); i++) {
+            fields_ += i == 0 ? "" : ", ";
+            append_number(values[i]);
+        }
+        fields_ += ']';
         return *this;
     }
 

@@ -101,7 +101,40 @@ at_least "$(sed -n 2p info.json | field least_norm)" 0.999 "norms of unit rows"
 (($(sed -n 3p info.json | field n) == 10000)) || fail "info: vectors"
 grep -q 'IVF64_GMM,Flat' info.json || fail "info: the index"
 
+echo "--- bench: scans foretell searches, and no row is measured twice"
+bench=("$flashgmm" bench sift10k --data "$data" --seeds 1 --timed 20
+    --centroids k-means,tied+uniform --policy single --policy posterior
+    --policy soar,1.5 --codec Flat -o rows.jsonl)
+"${bench[@]}" >table.txt
+cp rows.jsonl once.jsonl
+"${bench[@]}" >/dev/null
+cmp rows.jsonl once.jsonl || fail "a row was measured twice"
+python3 - <<'END' || fail "rows of bench"
+import json
+
+rows = [json.loads(line) for line in open("rows.jsonl")]
+scans = {(r["centroids"], r["policy"]): r for r in rows if r["codec"] == "scans"}
+assert len(scans) == 5, scans.keys()  # k-means has no posterior
+assert scans["k-means", "single"]["scan_gain_r90"] == 1
+soar = scans["k-means", "soar,1.5"]
+assert 1.49 < soar["entries_per_vector"] <= 1.5
+assert all(a <= b for a, b in zip(soar["distinct"], soar["scanned"]))
+flat = [r for r in rows if r["codec"] == "Flat"]
+assert len(flat) == 2, flat
+for row in flat:
+    scan = scans[row["centroids"], row["policy"]]
+    for k in ("recall_1", "recall_10", "recall_100"):
+        for nprobe, found in zip(row["nprobe"], row[k]):
+            foretold = scan[k][scan["nprobe"].index(nprobe)]
+            assert abs(found - foretold) < 2e-3, (k, nprobe, found, foretold)
+END
+python3 "$(dirname "$0")/../../benchs/plot.py" rows.jsonl |
+    grep -q '| k-means | soar,1.5 | 1 | 1.50 |' || fail "tables of rows"
+
 echo "--- wrong input"
+expect_error 1 "sift1m: neither" bench paper --data .
+expect_error 1 "'sour'" bench sift10k --data "$data" --policy sour
+expect_error 2 "--centroids" bench sift10k --centroids mean
 expect_error 2 "subcommand" # no command at all
 expect_error 2 "--nonsense" fit "$base" -o x.npy --nonsense
 expect_error 2 "--device" fit "$base" -o x.npy --device tpu

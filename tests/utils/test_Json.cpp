@@ -7,6 +7,15 @@
 
 using faiss_flashgmm::JsonObject;
 
+TEST(JsonObject, HoldsArraysOfNumbers) {
+    const std::string text = JsonObject()
+                                     .add("a", std::vector<double>{0.5, 1, NAN})
+                                     .add("b", std::vector<int>{-1})
+                                     .add("c", std::vector<long>{})
+                                     .str();
+    EXPECT_EQ(text, R"({"a": [0.5, 1, null], "b": [-1], "c": []})");
+}
+
 TEST(JsonObject, KeepsTheOrderOfTheFields) {
     const JsonObject object = JsonObject()
                                       .add("z", 1)

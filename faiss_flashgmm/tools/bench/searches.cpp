@@ -1,0 +1,143 @@
+#include <faiss_flashgmm/tools/bench/searches.h>
+
+#include <memory>
+
+#include <faiss/IVFlib.h>
+#include <faiss/IndexIVF.h>
+#include <faiss/IndexRefine.h>
+#include <faiss/impl/io.h>
+#include <faiss/index_factory.h>
+#include <faiss/index_io.h>
+
+#include <faiss_flashgmm/make_multi_assign.h>
+#include <faiss_flashgmm/tools/bench/scans.h>
+#include <faiss_flashgmm/utils/Error.h>
+#include <faiss_flashgmm/utils/Timer.h>
+
+namespace faiss_flashgmm {
+
+namespace {
+
+/// Candidates that RFlat compares, for each that is asked for.
+constexpr float kRefined = 10;
+
+/// Bytes of an index as FAISS stores it, without storing it.
+int64_t stored_bytes(const faiss::Index& index) {
+    struct Counter : faiss::IOWriter {
+        int64_t bytes = 0;
+        size_t operator()(const void*, size_t size, size_t count) override {
+            bytes += int64_t(size * count);
+            return count;
+        }
+    } counter;
+    faiss::write_index(&index, &counter);
+    return counter.bytes;
+}
+
+struct Built {
+    std::unique_ptr<faiss::Index> index;
+    JsonObject row;
+};
+
+/// A filled index, in the stock type if it stores each vector once.
+Built build(const BenchCase& bench, const SearchedIndex& what) {
+    const BenchSet& set = bench.set;
+    const Centroids& centroids = *what.centroids;
+    const MultiAssign policy = parse_policy(what.policy);
+    Built built;
+    built.row = bench.key(centroids.name, what.policy, what.codec);
+    built.index.reset(faiss::index_factory(
+            int(set.base.d),
+            format("IVF%lld,%s",
+                   static_cast<long long>(bench.nlist),
+                   what.codec.c_str())
+                    .c_str(),
+            set.files.metric));
+    faiss::IndexIVF* ivf = faiss::ivflib::extract_index_ivf(built.index.get());
+    std::vector<float> means(bench.nlist * set.base.d);
+    centroids.quantizer.reconstruct_n(0, bench.nlist, means.data());
+    ivf->quantizer->add(bench.nlist, means.data());
+    Timer timer;
+    built.index->train(set.base.n, set.rows()); // the codec
+    const double codec_seconds = timer.seconds();
+
+    timer.restart();
+    if (policy.policy != AssignPolicy::single) {
+        MultiAssign assigner = policy;
+        assigner.learn(
+                centroids.quantizer, centroids.mixture, set.base.n, set.rows());
+        IVFMultiAssign* multi = make_multi_assign(built.index, assigner);
+        if (centroids.mixture.k > 0) {
+            multi->set_mixture(centroids.mixture);
+        }
+        ivf = faiss::ivflib::extract_index_ivf(built.index.get());
+    }
+    const double learn_seconds = timer.seconds();
+    timer.restart();
+    built.index->add(set.base.n, set.rows());
+    const double add_seconds = timer.seconds();
+
+    if (auto* refine = dynamic_cast<faiss::IndexRefine*>(built.index.get())) {
+        refine->k_factor = kRefined;
+    }
+    const auto* multi = dynamic_cast<const IVFMultiAssign*>(ivf);
+    built.row.add("stands_for", set.files.stands_for)
+            .add("n", set.base.n)
+            .add("d", set.base.d)
+            .add("queries", set.queries.n)
+            .add("entries_per_vector",
+                 rounded(multi ? multi->entries_per_vector() : 1))
+            .add("imbalance", rounded(ivf->invlists->imbalance_factor()))
+            .add("bytes", stored_bytes(*built.index))
+            .add("fit_seconds", rounded(centroids.seconds))
+            .add("codec_seconds", rounded(codec_seconds))
+            .add("learn_seconds", rounded(learn_seconds))
+            .add("add_seconds", rounded(add_seconds));
+    return built;
+}
+
+} // namespace
+
+void bench_searches(
+        const BenchCase& bench,
+        const std::vector<SearchedIndex>& indexes,
+        const SearchTiming& timing,
+        BenchRows& rows) {
+    std::vector<Built> built;
+    std::vector<Searcher> searchers;
+    std::vector<std::string> names;
+    for (const SearchedIndex& what : indexes) {
+        built.push_back(build(bench, what));
+        faiss::Index* index = built.back().index.get();
+        Searcher searcher;
+        searcher.set_effort = [index](int64_t nprobe) {
+            faiss::ivflib::extract_index_ivf(index)->nprobe = nprobe;
+        };
+        searcher.search =
+                [index](int64_t nq, const float* x, int k, idx_t* ids) {
+                    std::vector<float> distances(nq * k);
+                    index->search(nq, x, k, distances.data(), ids);
+                };
+        searchers.push_back(std::move(searcher));
+        names.push_back(
+                format("%-10s %5lld %4d  %-22s %-26s %-16s ",
+                       bench.set.files.name.c_str(),
+                       static_cast<long long>(bench.nlist),
+                       bench.seed,
+                       what.centroids->name.c_str(),
+                       what.policy.c_str(),
+                       what.codec.c_str()));
+    }
+    std::vector<int64_t> nprobes;
+    for (int64_t p = 1; p <= std::min(bench.nlist, timing.max_nprobe); p *= 2) {
+        nprobes.push_back(p);
+    }
+    time_searches(bench.set, nprobes, timing, searchers);
+    for (size_t i = 0; i < built.size(); i++) {
+        built[i].row.add("nprobe", searchers[i].efforts);
+        searchers[i].add_to(built[i].row);
+        rows.add(built[i].row, names[i] + summary(searchers[i]));
+    }
+}
+
+} // namespace faiss_flashgmm
