@@ -1,6 +1,8 @@
 #include <faiss_flashgmm/tools/bench/searches.h>
 
+#include <map>
 #include <memory>
+#include <utility>
 
 #include <faiss/IVFlib.h>
 #include <faiss/IndexIVF.h>
@@ -9,6 +11,7 @@
 #include <faiss/index_factory.h>
 #include <faiss/index_io.h>
 
+#include <faiss_flashgmm/MultiAssignCloner.h>
 #include <faiss_flashgmm/make_multi_assign.h>
 #include <faiss_flashgmm/tools/bench/scans.h>
 #include <faiss_flashgmm/utils/Error.h>
@@ -34,34 +37,50 @@ int64_t stored_bytes(const faiss::Index& index) {
     return counter.bytes;
 }
 
-struct Built {
+/// An empty stock index whose codec is trained.
+struct Trained {
     std::unique_ptr<faiss::Index> index;
-    JsonObject row;
+    double seconds = 0;
 };
 
-/// A filled index, in the stock type if it stores each vector once.
-Built build(const BenchCase& bench, const SearchedIndex& what) {
+Trained train_codec(const BenchCase& bench, const SearchedIndex& what) {
     const BenchSet& set = bench.set;
-    const Centroids& centroids = *what.centroids;
-    const MultiAssign policy = parse_policy(what.policy);
-    Built built;
-    built.row = bench.key(centroids.name, what.policy, what.codec);
-    built.index.reset(faiss::index_factory(
+    Trained trained;
+    trained.index.reset(faiss::index_factory(
             int(set.base.d),
             format("IVF%lld,%s",
                    static_cast<long long>(bench.nlist),
                    what.codec.c_str())
                     .c_str(),
             set.files.metric));
-    faiss::IndexIVF* ivf = faiss::ivflib::extract_index_ivf(built.index.get());
     std::vector<float> means(bench.nlist * set.base.d);
-    centroids.quantizer.reconstruct_n(0, bench.nlist, means.data());
-    ivf->quantizer->add(bench.nlist, means.data());
-    Timer timer;
-    built.index->train(set.base.n, set.rows()); // the codec
-    const double codec_seconds = timer.seconds();
+    what.centroids->quantizer.reconstruct_n(0, bench.nlist, means.data());
+    faiss::ivflib::extract_index_ivf(trained.index.get())
+            ->quantizer->add(bench.nlist, means.data());
+    const Timer timer;
+    trained.index->train(set.base.n, set.rows());
+    trained.seconds = timer.seconds();
+    return trained;
+}
 
-    timer.restart();
+struct Built {
+    std::unique_ptr<faiss::Index> index;
+    JsonObject row;
+};
+
+/// A filled index, in the stock type if it stores each vector once.
+Built build(
+        const BenchCase& bench,
+        const SearchedIndex& what,
+        const Trained& trained) {
+    const BenchSet& set = bench.set;
+    const Centroids& centroids = *what.centroids;
+    const MultiAssign policy = parse_policy(what.policy);
+    Built built;
+    built.row = bench.key(centroids.name, what.policy, what.codec);
+    built.index = clone_index(*trained.index);
+    faiss::IndexIVF* ivf = faiss::ivflib::extract_index_ivf(built.index.get());
+    Timer timer;
     if (policy.policy != AssignPolicy::single) {
         MultiAssign assigner = policy;
         assigner.learn(
@@ -90,7 +109,7 @@ Built build(const BenchCase& bench, const SearchedIndex& what) {
             .add("imbalance", rounded(ivf->invlists->imbalance_factor()))
             .add("bytes", stored_bytes(*built.index))
             .add("fit_seconds", rounded(centroids.seconds))
-            .add("codec_seconds", rounded(codec_seconds))
+            .add("codec_seconds", rounded(trained.seconds))
             .add("learn_seconds", rounded(learn_seconds))
             .add("add_seconds", rounded(add_seconds));
     return built;
@@ -103,11 +122,17 @@ void bench_searches(
         const std::vector<SearchedIndex>& indexes,
         const SearchTiming& timing,
         BenchRows& rows) {
+    // Policies over the same centroids share the codec.
+    std::map<std::pair<const Centroids*, std::string>, Trained> codecs;
     std::vector<Built> built;
     std::vector<Searcher> searchers;
     std::vector<std::string> names;
     for (const SearchedIndex& what : indexes) {
-        built.push_back(build(bench, what));
+        Trained& trained = codecs[{what.centroids, what.codec}];
+        if (!trained.index) {
+            trained = train_codec(bench, what);
+        }
+        built.push_back(build(bench, what, trained));
         faiss::Index* index = built.back().index.get();
         Searcher searcher;
         searcher.set_effort = [index](int64_t nprobe) {
