@@ -12,7 +12,7 @@ fail() {
     exit 1
 }
 
-commands=(build search eval fit assign groundtruth convert info)
+commands=(build search eval fit assign groundtruth convert info bench)
 for command in "${commands[@]}"; do
     grep -q "^\.SH \"flashgmm $command\"" "$page" || fail "no $command in $page"
 done

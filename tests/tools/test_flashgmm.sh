@@ -103,8 +103,8 @@ grep -q 'IVF64_GMM,Flat' info.json || fail "info: the index"
 
 echo "--- bench: scans foretell searches, and no row is measured twice"
 bench=("$flashgmm" bench sift10k --data "$data" --seeds 1 --timed 20
-    --centroids k-means,tied+uniform --policy single --policy posterior
-    --policy soar,1.5 --codec Flat -o rows.jsonl)
+    --centroids "k-means,tied+uniform" --policy single --policy posterior
+    --policy "soar,1.5" --codec Flat -o rows.jsonl)
 "${bench[@]}" >table.txt
 cp rows.jsonl once.jsonl
 "${bench[@]}" >/dev/null

@@ -101,7 +101,7 @@ bool find_set(
         for (const std::string& where : {directory, directory + "/sets"}) {
             if (exists(where + "/" + set.base)) {
                 files.name = set.name;
-                files.stands_for = name == set.name ? "" : name;
+                files.stands_for = set.stands_for;
                 files.base = where + "/" + set.base;
                 files.queries = where + "/" + set.queries;
                 files.truth = where + "/" + set.truth;

@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-// hnswlib chooses its distances when it is compiled, by these.
+// hnswlib chooses its distances when it is compiled: let it have AVX2, but
+// nothing of the standard library that the rest of the program shares.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #include <atomic>
 #include <cassert>
@@ -15,7 +16,6 @@
 #include <fstream>
 #include <iostream>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
