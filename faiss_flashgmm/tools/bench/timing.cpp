@@ -1,9 +1,11 @@
 #include <faiss_flashgmm/tools/bench/timing.h>
 
 #include <algorithm>
+#include <optional>
 
 #include <omp.h>
 
+#include <faiss_flashgmm/cpu/BlasThreadScope.h>
 #include <faiss_flashgmm/tools/bench/BenchRows.h>
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Timer.h>
@@ -28,6 +30,10 @@ std::vector<double> rates(
         const std::vector<Searcher>& searchers) {
     const int all = omp_get_max_threads();
     omp_set_num_threads(threads);
+    std::optional<BlasThreadScope> one_thread;
+    if (threads == 1) {
+        one_thread.emplace(); // OpenBLAS has threads of its own
+    }
     std::vector<idx_t> ids(nq * kNeighbors);
     std::vector<std::vector<double>> seconds(searchers.size());
     for (int run = 0; run <= runs; run++) {
