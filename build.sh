@@ -23,7 +23,7 @@ usage: ./build.sh <command>
   build [preset] build a preset of CMakePresets.json (default: release)
   bench [args]   recall against lists, scans, time and memory on the samples in
                  data/: a table, and rows and figures in build/bench; args go
-                 to `flashgmm bench small`
+                 to `flashgmm bench small` (default: --seeds 1)
   format         format the sources in place (clang-format 14)
   check          format, layers and shell scripts; builds nothing
   clean          delete build/
@@ -146,8 +146,10 @@ python_package() {
         die "Python tests failed"
 }
 
-# bench [args]: those of `flashgmm bench`, after the sets
+# bench [args]: those of `flashgmm bench`, after the sets; by default one seed,
+# which takes some minutes
 bench() {
+    (($#)) || set -- --seeds 1
     local out=build/bench venv=build/bench/venv
     build release flashgmm
     mkdir -p "$out"
