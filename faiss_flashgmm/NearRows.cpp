@@ -4,6 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include <omp.h>
+
+#include <faiss/impl/AuxIndexStructures.h>
+
 #include <faiss_flashgmm/cpu/BlasThreadScope.h>
 #include <faiss_flashgmm/cpu/NearTiles.h>
 #include <faiss_flashgmm/utils/ParallelGuard.h>
@@ -14,8 +18,10 @@ namespace {
 
 /// Rows that a thread works on at once.
 constexpr idx_t kBlock = 1024;
-/// Rows whose probed lists are held at once.
+/// Rows whose probed lists are held at once: the most, and for each thread.
+/// In between the caller may interrupt.
 constexpr idx_t kProbedRows = 65536;
+constexpr idx_t kThreadRows = 8 * kBlock;
 
 /// Keeps the k smallest of what it is given.
 class Smallest {
@@ -152,10 +158,13 @@ class NearListedRows : public NearRows {
     /// Calls block(first row, number of rows, for_tiles) in parallel.
     template <class Block>
     void for_blocks(idx_t n, const float* x, const Block& block) const {
+        const idx_t at_once =
+                std::min(kProbedRows, kThreadRows * omp_get_max_threads());
         std::vector<idx_t> probes;
         std::vector<float> distances;
-        for (idx_t s0 = 0; s0 < n; s0 += kProbedRows) {
-            const idx_t count = std::min(kProbedRows, n - s0);
+        for (idx_t s0 = 0; s0 < n; s0 += at_once) {
+            faiss::InterruptCallback::check();
+            const idx_t count = std::min(at_once, n - s0);
             probes.resize(count * n_probes_);
             distances.resize(count * n_probes_);
             quantizer_.search(

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <faiss/IndexFlat.h>
+#include <faiss/impl/AuxIndexStructures.h>
+#include <faiss/impl/FaissException.h>
 
 #include "face/multi_assign_cases.h"
 
@@ -181,6 +183,30 @@ TEST_F(NearRowsTest, ListedRowsAreFoundByTheirPlace) {
                             first++;
                         }
                     });
+}
+
+struct InterruptAlways : faiss::InterruptCallback {
+    bool want_interrupt() override {
+        return true;
+    }
+};
+
+TEST_F(NearRowsTest, CanBeInterrupted) {
+    const auto near =
+            near_rows(l2, {NeighborSearch::cpu, kLists}, kRows, base.data());
+    std::atomic<idx_t> visited = 0;
+    const auto look = [&] {
+        near->nearest(
+                kQueries, rows.data(), 1, nullptr, [&](idx_t, auto block) {
+                    visited += idx_t(block.size());
+                });
+    };
+    faiss::InterruptCallback::instance = std::make_unique<InterruptAlways>();
+    EXPECT_THROW(look(), faiss::FaissException);
+    faiss::InterruptCallback::clear_instance();
+    EXPECT_EQ(visited, 0);
+    look();
+    EXPECT_EQ(visited, kQueries);
 }
 
 } // namespace
