@@ -154,7 +154,7 @@ bench() {
     build release flashgmm
     mkdir -p "$out"
     say "Bench"
-    "$(find build/release -name flashgmm -type f)" bench small --data data \
+    build/release/faiss_flashgmm/tools/flashgmm bench small --data data \
         -o "$out/rows.jsonl" "$@"
     say "Tables"
     python3 benchs/plot.py "$out/rows.jsonl" | tee "$out/tables.md"
