@@ -15,8 +15,6 @@
 // the CPU and, in a build with CUDA, on a GPU, beside the search of the nearest
 // centroid in a faiss::IndexFlatL2.
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -45,23 +43,14 @@
 #include <faiss_flashgmm/gpu/CudaBackend.h>
 #endif
 
+#include "timing.h"
+
 namespace {
 
 using namespace faiss_flashgmm;
 
 constexpr int kIterations = 10;
 constexpr double kInflation = 1.5;
-
-double cpu_seconds() {
-    timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
 
 /// One of the ways to do a piece of work that are timed by turns.
 struct Way {

@@ -14,8 +14,6 @@
 // `repeated` is the share of the entries in the lists of a query of which it
 // has met another copy before: what not scanning them could save at most.
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +34,8 @@
 #include <faiss_flashgmm/utils/Error.h>
 #include <faiss_flashgmm/utils/Json.h>
 
+#include "timing.h"
+
 namespace {
 
 using namespace faiss_flashgmm;
@@ -55,17 +55,6 @@ MultiAssign assigner_of(const std::string& policy) {
             policy == "soar" ? AssignPolicy::soar : AssignPolicy::demand;
     assigner.max_inflation = 1.5;
     return assigner;
-}
-
-double cpu_seconds() {
-    timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
 }
 
 struct Search {

@@ -10,21 +10,12 @@
 
 #include <faiss_flashgmm/cpu/CpuBackend.h>
 #include <faiss_flashgmm/em/EMSolver.h>
+#include <faiss_flashgmm/faiss_errors.h>
 #include <faiss_flashgmm/utils/Error.h>
 
 namespace faiss_flashgmm {
 
 namespace {
-
-/// Runs the core; its errors become FaissExceptions.
-template <class Function>
-void with_faiss_errors(Function&& function) {
-    try {
-        function();
-    } catch (const Error& error) {
-        FAISS_THROW_MSG(error.what());
-    }
-}
 
 /// Rows decoded by a codec, one chunk at a time.
 class EncodedRows : public RowSource {

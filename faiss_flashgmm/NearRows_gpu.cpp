@@ -7,6 +7,7 @@
 #include <faiss/IndexFlat.h>
 #include <faiss/impl/FaissAssert.h>
 
+#include <faiss_flashgmm/faiss_errors.h>
 #include <faiss_flashgmm/gpu/CudaBackend.h>
 #include <faiss_flashgmm/gpu/NearestRows.h>
 #include <faiss_flashgmm/utils/Error.h>
@@ -24,16 +25,6 @@ constexpr double kEnoughLists = 1 << 24;
 constexpr idx_t kHeldRows = 1 << 17;
 /// Rows that a thread gets at once.
 constexpr idx_t kBlock = 1024;
-
-/// Runs the core; its errors become FaissExceptions.
-template <class Function>
-void with_faiss_errors(Function&& function) {
-    try {
-        function();
-    } catch (const Error& error) {
-        FAISS_THROW_MSG(error.what());
-    }
-}
 
 class NearGpuRows : public NearRows {
    public:
