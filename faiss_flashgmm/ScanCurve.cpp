@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <functional>
 #include <limits>
+#include <numeric>
+#include <span>
 
 #include <faiss/impl/FaissAssert.h>
 
@@ -26,6 +28,47 @@ std::vector<double> running_means(
     }
     return means;
 }
+
+/// Rows that are in the same lists cost the same: they count together.
+struct RowGroups {
+    /// Of each group, size rows.size() * width; a list may be named twice.
+    std::vector<idx_t> lists;
+    std::vector<int64_t> rows; ///< of each group, how many
+
+    RowGroups(idx_t n, int width, const idx_t* lists_of_rows) {
+        std::vector<idx_t> sets;
+        sets.reserve(n * width);
+        for (idx_t i = 0; i < n; i++) {
+            const idx_t* row = lists_of_rows + i * width;
+            const auto set = sets.insert(sets.end(), row, row + width);
+            std::sort(set, sets.end(), std::greater<>());
+            if (*set < 0) {
+                sets.erase(set, sets.end());
+            } else {
+                std::replace(set, sets.end(), idx_t(-1), *set);
+            }
+        }
+        std::vector<size_t> order(sets.size() / width);
+        std::iota(order.begin(), order.end(), size_t(0));
+        const auto set = [&](size_t i) {
+            return std::span(&sets[i * width], width);
+        };
+        std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+            return std::ranges::lexicographical_compare(set(a), set(b));
+        });
+        for (size_t i = 0; i < order.size(); i++) {
+            if (i == 0 ||
+                !std::ranges::equal(set(order[i - 1]), set(order[i]))) {
+                lists.insert(
+                        lists.end(),
+                        set(order[i]).begin(),
+                        set(order[i]).end());
+                rows.push_back(0);
+            }
+            rows.back()++;
+        }
+    }
+};
 
 } // namespace
 
@@ -156,36 +199,7 @@ std::vector<double> distinct_scanned(
         int width,
         const idx_t* lists) {
     const idx_t nlist = order.nlist;
-    // Rows that are in the same lists cost the same: count them together.
-    std::vector<std::vector<idx_t>> sets;
-    std::vector<int64_t> sizes(nlist);
-    for (idx_t i = 0; i < n; i++) {
-        std::vector<idx_t> set;
-        std::copy_if(
-                lists + i * width,
-                lists + (i + 1) * width,
-                std::back_inserter(set),
-                [](idx_t list) { return list >= 0; });
-        if (set.size() == 1) {
-            sizes[set[0]]++;
-        } else if (set.size() > 1) {
-            std::sort(set.begin(), set.end());
-            sets.push_back(std::move(set));
-        }
-    }
-    std::sort(sets.begin(), sets.end());
-    std::vector<int64_t> counts;
-    size_t kept = 0;
-    for (size_t i = 0; i < sets.size(); i++) {
-        if (kept > 0 && sets[kept - 1] == sets[i]) {
-            counts[kept - 1]++;
-        } else {
-            std::swap(sets[kept++], sets[i]);
-            counts.push_back(1);
-        }
-    }
-    sets.resize(kept);
-
+    const RowGroups groups(n, width, lists);
     std::vector<int64_t> scanned(nlist + 1);
 #pragma omp parallel
     {
@@ -193,15 +207,12 @@ std::vector<double> distinct_scanned(
 #pragma omp for
         for (idx_t q = 0; q < order.nq; q++) {
             const int32_t* place = &order.places[q * nlist];
-            for (idx_t list = 0; list < nlist; list++) {
-                mine[place[list]] += sizes[list];
-            }
-            for (size_t s = 0; s < sets.size(); s++) {
+            for (size_t g = 0; g < groups.rows.size(); g++) {
                 int32_t first = int32_t(nlist);
-                for (const idx_t list : sets[s]) {
-                    first = std::min(first, place[list]);
+                for (int t = 0; t < width; t++) {
+                    first = std::min(first, place[groups.lists[g * width + t]]);
                 }
-                mine[first] += counts[s];
+                mine[first] += groups.rows[g];
             }
         }
 #pragma omp critical
