@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@
 #include <faiss/index_factory.h>
 
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
+#include <faiss_flashgmm/cpu/BlasThreadScope.h>
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/stock_index.h>
 #include <faiss_flashgmm/utils/Error.h>
@@ -154,6 +156,7 @@ int run(int argc, char** argv) {
         const double repeated = repeated_share(extract_ivf(*index), queries);
         for (int64_t k : {10, 100}) {
             omp_set_num_threads(1);
+            std::optional<BlasThreadScope> blas(std::in_place);
             Search searches[] = {
                     {*single, queries, k},
                     {*copies, queries, k},
@@ -170,6 +173,7 @@ int run(int argc, char** argv) {
             for (int i = 0; i < runs; i++) {
                 ratios.push_back(searches[2].times[i] / searches[1].times[i]);
             }
+            blas.reset();
             omp_set_num_threads(omp_get_num_procs());
             const auto* multi = dynamic_cast<IVFMultiAssign*>(index.get());
             std::printf(

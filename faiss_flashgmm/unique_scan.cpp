@@ -4,23 +4,34 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 
 #include <faiss/impl/AuxIndexStructures.h>
 #include <faiss/impl/IDSelector.h>
 
-#include <faiss_flashgmm/UniqueBuffer.h>
+#include <faiss_flashgmm/UniqueCollector.h>
 #include <faiss_flashgmm/ivf_checks.h>
 
 namespace faiss_flashgmm {
 
 namespace {
 
-/// Has the first codes of a list on their way while another one is scanned.
-void prefetch(const faiss::ArrayInvertedLists& lists, idx_t list) {
-    constexpr size_t kBytes = 1024, kCacheLine = 64;
-    if (list >= 0) {
-        const uint8_t* codes = lists.get_codes(list);
-        const size_t size = lists.list_size(list) * lists.code_size;
+/** While a list is scanned, has the first codes of the next one on their way,
+ * and before that where they are.
+ *
+ * @param next      lists to be scanned, -1: none
+ */
+void prefetch(
+        const faiss::ArrayInvertedLists& lists,
+        std::span<const idx_t> next) {
+    constexpr size_t kBytes = 1024, kCacheLine = 64, kAhead = 3;
+    if (next.size() >= kAhead && next[kAhead - 1] >= 0) {
+        __builtin_prefetch(&lists.codes[next[kAhead - 1]]);
+        __builtin_prefetch(&lists.ids[next[kAhead - 1]]);
+    }
+    if (!next.empty() && next[0] >= 0) {
+        const uint8_t* codes = lists.get_codes(next[0]);
+        const size_t size = lists.list_size(next[0]) * lists.code_size;
         for (size_t i = 0; i < std::min(size, kBytes); i += kCacheLine) {
             __builtin_prefetch(codes + i);
         }
@@ -62,30 +73,31 @@ void scan_unique(
     const std::unique_ptr<faiss::InvertedListScanner> scanner(
             ivf.get_InvertedListScanner(
                     false, params ? params->sel : nullptr, params));
-    UniqueBuffer buffer(
+    const std::unique_ptr<UniqueCollector> results = make_unique_collector(
             k, ivf.ntotal, ivf.metric_type == faiss::METRIC_INNER_PRODUCT);
     const auto* in_memory =
             dynamic_cast<const faiss::ArrayInvertedLists*>(ivf.invlists);
     size_t n_lists = 0;
     for (idx_t i = 0; i < n; i++) {
         scanner->set_query(x + i * ivf.d);
-        buffer.begin();
-        for (idx_t j = i * nprobe; j < (i + 1) * nprobe; j++) {
-            const idx_t list = keys[j];
+        results->begin();
+        const std::span probed(keys + i * nprobe, nprobe);
+        for (idx_t j = 0; j < nprobe; j++) {
+            const idx_t list = probed[j];
             const size_t size = list < 0 ? 0 : ivf.invlists->list_size(list);
-            if (in_memory && j + 1 < (i + 1) * nprobe) {
-                prefetch(*in_memory, keys[j + 1]);
+            if (in_memory) {
+                prefetch(*in_memory, probed.subspan(j + 1));
             }
             if (size == 0) {
                 continue;
             }
-            scanner->set_list(list, coarse_dis[j]);
+            scanner->set_list(list, coarse_dis[i * nprobe + j]);
             faiss::InvertedLists::ScopedCodes codes(ivf.invlists, list);
             faiss::InvertedLists::ScopedIds ids(ivf.invlists, list);
-            scanner->scan_codes(size, codes.get(), ids.get(), buffer);
+            scanner->scan_codes(size, codes.get(), ids.get(), *results);
             n_lists++;
         }
-        buffer.end(distances + i * k, labels + i * k);
+        results->end(distances + i * k, labels + i * k);
         faiss::InterruptCallback::check();
     }
     if (!stats) {
@@ -93,8 +105,8 @@ void scan_unique(
     }
     stats->nq += n;
     stats->nlist += n_lists;
-    stats->ndis += buffer.stats.scan_cnt;
-    stats->nheap_updates += buffer.stats.nheap_updates;
+    stats->ndis += results->stats.scan_cnt;
+    stats->nheap_updates += results->stats.nheap_updates;
 }
 
 } // namespace faiss_flashgmm

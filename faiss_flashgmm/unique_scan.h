@@ -18,7 +18,7 @@ bool can_scan_unique(
  * without repeats. Scans with the scanner of the codec on the calling thread.
  *
  * A search that fetches enough entries to hold k ids keeps them in a heap, at
- * about twice the price of k. Here a UniqueBuffer gathers k.
+ * about twice the price of k. Here a UniqueCollector gathers k.
  *
  * @param keys      size n * nprobe, nprobe at most nlist
  */

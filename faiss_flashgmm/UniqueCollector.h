@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include <faiss_flashgmm/compat.h>
@@ -20,23 +22,111 @@ namespace faiss_flashgmm {
  *
  * What it gets more than a search for k entries costs most: each result taken
  * is a branch that the processor has not foreseen, and stalls reading ahead.
- * So the threshold has to be close, and repeats must not fill the buffer.
+ * So the threshold has to be close, and repeats must not keep it away.
  */
-class UniqueBuffer : public faiss::ResultHandler {
+class UniqueCollector : public faiss::ResultHandler {
    public:
-    /// @param most          ids that there are at all
     /// @param similarity    whether a larger distance is better
+    UniqueCollector(size_t k, bool similarity)
+            : k_(k), sign_(similarity ? -1.f : 1.f) {}
+
+    virtual void begin() = 0;
+
+    /// @param distances, labels     size k, best first; label -1: none
+    virtual void end(float* distances, idx_t* labels) = 0;
+
+   protected:
+    struct Result {
+        float loss; ///< less is better
+        idx_t id;
+
+        bool operator<(const Result& other) const {
+            return loss < other.loss || (loss == other.loss && id < other.id);
+        }
+    };
+
+    void take_all() {
+        threshold = sign_ * std::numeric_limits<float>::max();
+    }
+
+    /// @param results   at most k, best first
+    void write(std::span<const Result> results, float* distances, idx_t* labels)
+            const {
+        for (const Result& result : results) {
+            *distances++ = sign_ * result.loss;
+            *labels++ = result.id;
+        }
+        const size_t missing = k_ - results.size();
+        std::fill_n(
+                distances, missing, sign_ * std::numeric_limits<float>::max());
+        std::fill_n(labels, missing, idx_t(-1));
+    }
+
+    const size_t k_;
+    const float sign_;
+};
+
+/// For small k: keeps results sorted, so that the threshold is that of the k
+/// best so far. A result takes k steps.
+class UniqueInsertion final : public UniqueCollector {
+   public:
+    UniqueInsertion(size_t k, bool similarity)
+            : UniqueCollector(k, similarity), results_(k) {}
+
+    void begin() override {
+        size_ = 0;
+        take_all();
+    }
+
+    /// Returns whether the threshold has changed.
+    bool add_result(float distance, idx_t id) override {
+        const Result added = {sign_ * distance, id};
+        size_t at = 0;
+        while (at < size_ && results_[at].id != id) {
+            at++;
+        }
+        if (at == size_ && size_ < k_) {
+            size_++;
+        } else {
+            at = std::min(at, size_ - 1);
+            if (!(added < results_[at])) {
+                return false;
+            }
+        }
+        for (; at > 0 && added < results_[at - 1]; at--) {
+            results_[at] = results_[at - 1];
+        }
+        results_[at] = added;
+        if (size_ < k_) {
+            return false;
+        }
+        threshold = sign_ * results_.back().loss;
+        return true;
+    }
+
+    void end(float* distances, idx_t* labels) override {
+        write({results_.data(), size_}, distances, labels);
+    }
+
+   private:
+    std::vector<Result> results_; ///< the first size_, best first
+    size_t size_ = 0;
+};
+
+/// For large k: gathers somewhat more than k before it looks for the best.
+class UniqueBuffer final : public UniqueCollector {
+   public:
+    /// @param most      ids that there are at all
     UniqueBuffer(size_t k, size_t most, bool similarity)
-            : k_(k),
-              sign_(similarity ? -1.f : 1.f),
+            : UniqueCollector(k, similarity),
               results_(std::min(k, most) * 5 / 4 + 16),
               best_(std::bit_ceil(4 * results_.size())),
               shift_(64 - std::countr_zero(best_.size())) {}
 
-    void begin() {
+    void begin() override {
         size_ = n_stale_ = 0;
         forget_ids();
-        threshold = sign_ * std::numeric_limits<float>::max();
+        take_all();
     }
 
     /// Returns whether the threshold has changed.
@@ -57,34 +147,16 @@ class UniqueBuffer : public faiss::ResultHandler {
         return true;
     }
 
-    /// @param distances, labels     size k, best first; label -1: none
-    void end(float* distances, idx_t* labels) {
+    void end(float* distances, idx_t* labels) override {
         drop_stale();
         if (size_ > k_) {
             keep_best();
         }
         std::sort(results_.begin(), results_.begin() + size_);
-        for (size_t i = 0; i < size_; i++) {
-            distances[i] = sign_ * results_[i].loss;
-            labels[i] = results_[i].id;
-        }
-        std::fill(
-                distances + size_,
-                distances + k_,
-                sign_ * std::numeric_limits<float>::max());
-        std::fill(labels + size_, labels + k_, idx_t(-1));
+        write({results_.data(), size_}, distances, labels);
     }
 
    private:
-    struct Result {
-        float loss; ///< less is better
-        idx_t id;
-
-        bool operator<(const Result& other) const {
-            return loss < other.loss || (loss == other.loss && id < other.id);
-        }
-    };
-
     /// The least loss of an id so far. Of another epoch: none.
     struct Best {
         idx_t id = 0;
@@ -148,8 +220,6 @@ class UniqueBuffer : public faiss::ResultHandler {
         }
     }
 
-    size_t k_;
-    float sign_;
     std::vector<Result> results_;
     size_t size_ = 0;
     size_t n_stale_ = 0; ///< at most as many results have a better copy
@@ -158,6 +228,18 @@ class UniqueBuffer : public faiss::ResultHandler {
     size_t n_ids_ = 0;
     uint32_t epoch_ = 0;
 };
+
+/// @param most      ids that there are at all
+inline std::unique_ptr<UniqueCollector> make_unique_collector(
+        size_t k,
+        size_t most,
+        bool similarity) {
+    constexpr size_t kInsertion = 32; // measured: then a buffer is faster
+    if (k <= kInsertion) {
+        return std::make_unique<UniqueInsertion>(k, similarity);
+    }
+    return std::make_unique<UniqueBuffer>(k, most, similarity);
+}
 
 } // namespace faiss_flashgmm
 
