@@ -79,8 +79,12 @@ const IVFMultiAssign* find_multi_assign(const faiss::Index& index) {
     return find_part<IVFMultiAssign>(const_cast<faiss::Index*>(&index));
 }
 
+faiss::IndexIVF* try_extract_index_ivf(faiss::Index* index) {
+    return find_part<faiss::IndexIVF>(index);
+}
+
 faiss::IndexIVF* extract_index_ivf(faiss::Index* index) {
-    auto* ivf = find_part<faiss::IndexIVF>(index);
+    faiss::IndexIVF* ivf = try_extract_index_ivf(index);
     FAISS_THROW_IF_NOT_FMT(
             ivf,
             "there is no IVF index in the index of type %s",

@@ -37,8 +37,11 @@ const IVFMultiAssign* find_multi_assign(const faiss::Index& index);
 /** The IVF index in `index`, of any type, like faiss::ivflib's, and through
  * IndexRefine, IndexShards and IndexReplicas (the first part) as well.
  *
- * Throws faiss::FaissException if there is none.
+ * @return null if there is none
  */
+faiss::IndexIVF* try_extract_index_ivf(faiss::Index* index);
+
+/// The same; throws faiss::FaissException if there is none.
 faiss::IndexIVF* extract_index_ivf(faiss::Index* index);
 const faiss::IndexIVF* extract_index_ivf(const faiss::Index* index);
 

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include <faiss/IVFlib.h>
 #include <faiss/Index.h>
 #include <faiss/IndexIVF.h>
 
 #include <faiss_flashgmm/IVFMultiAssign.h>
 #include <faiss_flashgmm/index_factory.h>
 #include <faiss_flashgmm/index_io.h>
+#include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/tools/Console.h>
 #include <faiss_flashgmm/tools/commands.h>
@@ -58,7 +58,7 @@ void Build::train(faiss::Index& index) const {
     const std::string& path = training.empty() ? vectors : training;
     const std::unique_ptr<RowSource> source =
             open_vectors(path, training.empty() ? rows : -1);
-    faiss::IndexIVF* const ivf = faiss::ivflib::try_extract_index_ivf(&index);
+    faiss::IndexIVF* const ivf = try_extract_index_ivf(&index);
     ProgressLine line("train", "rows", source->size());
     int64_t most = source->size();
     if (ivf != nullptr) {
@@ -120,8 +120,7 @@ void Build::run() {
     const double add_seconds = add_timer.seconds();
     write_index(index.get(), output.c_str());
 
-    const auto* ours = dynamic_cast<const IVFMultiAssign*>(
-            faiss::ivflib::try_extract_index_ivf(index.get()));
+    const IVFMultiAssign* ours = find_multi_assign(*index);
     const double entries = ours ? ours->entries_per_vector() : 1;
     common.print(
             JsonObject()

@@ -5,11 +5,11 @@
 #include <unordered_set>
 #include <vector>
 
-#include <faiss/IVFlib.h>
 #include <faiss/IndexIVF.h>
 #include <faiss/IndexPreTransform.h>
 
 #include <faiss_flashgmm/compat.h>
+#include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/tools/Console.h>
 #include <faiss_flashgmm/tools/commands.h>
@@ -94,8 +94,7 @@ void Eval::run() {
             static_cast<long long>(neighbors.n),
             static_cast<long long>(k),
             static_cast<long long>(wanted.n));
-    faiss::IndexIVF* const ivf =
-            faiss::ivflib::try_extract_index_ivf(index.get());
+    faiss::IndexIVF* const ivf = try_extract_index_ivf(index.get());
     if (ivf == nullptr) {
         nprobes = {1};
     }

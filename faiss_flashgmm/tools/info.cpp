@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include <faiss/IVFlib.h>
 #include <faiss/IndexIVF.h>
 #include <faiss/impl/FaissException.h>
 
 #include <faiss_flashgmm/IVFMultiAssign.h>
 #include <faiss_flashgmm/index_factory.h>
+#include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/io/Hdf5Rows.h>
 #include <faiss_flashgmm/io/VectorFile.h>
 #include <faiss_flashgmm/io/open_vectors.h>
@@ -63,8 +63,7 @@ void Info::describe_index(const std::string& path) const {
             index->metric_type == faiss::METRIC_L2 ? "L2" : "inner product",
             short_number(double(index->ntotal)).c_str(),
             index->d);
-    const auto* ours = dynamic_cast<const IVFMultiAssign*>(
-            faiss::ivflib::try_extract_index_ivf(index.get()));
+    const IVFMultiAssign* ours = find_multi_assign(*index);
     if (ours != nullptr) {
         const ListStatistics lists = ours->list_statistics();
         const size_t longest = lists.entries.empty()

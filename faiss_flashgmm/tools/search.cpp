@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <faiss/IVFlib.h>
 #include <faiss/IndexIVF.h>
 
 #include <faiss_flashgmm/compat.h>
+#include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/io/VectorWriter.h>
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/tools/Console.h>
@@ -46,8 +46,7 @@ void Search::run() {
             static_cast<long long>(source->dim()),
             index_file.c_str(),
             index->d);
-    if (faiss::IndexIVF* ivf =
-                faiss::ivflib::try_extract_index_ivf(index.get())) {
+    if (faiss::IndexIVF* ivf = try_extract_index_ivf(index.get())) {
         ivf->nprobe = nprobe;
     }
     VectorWriter ids(output, k, ElementType::int32);

@@ -59,6 +59,16 @@ echo "--- all lists of a flat index hold the exact neighbours"
     --distances found.fvecs
 cmp exact.fvecs found.fvecs || fail "distances of the exact neighbours"
 
+echo "--- nprobe reaches the lists below a refinement"
+"$flashgmm" build "$base" -o refined.index --index 'IVF64_GMM,SQ8,RFlat' \
+    --iterations 2
+"$flashgmm" eval refined.index "$queries" "$truth" --nprobe 1,64 --json \
+    >eval.json
+at_least 0.9 "$(sed -n 1p eval.json | field recall)" "recall of one list"
+at_least "$(sed -n 2p eval.json | field recall)" 0.99 "recall, refined"
+"$flashgmm" search refined.index "$queries" -k 10 --nprobe 64 -o found.ivecs
+cmp exact.ivecs found.ivecs || fail "ids of the exact neighbours, refined"
+
 echo "--- a GPU finds the same, or it is said why not"
 gpu=("$flashgmm" groundtruth "$base" "$queries" -k 10 -o gpu.ivecs
     --distances gpu.fvecs --device cuda)
