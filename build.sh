@@ -23,7 +23,7 @@ usage: ./build.sh <command>
   build [preset] build a preset of CMakePresets.json (default: release)
   bench [args]   recall against lists, scans, time and memory on the samples in
                  data/: a table, and rows and figures in build/bench; args go
-                 to `flashgmm bench small` (default: --seeds 1)
+                 to `flashgmm bench small` (default: one seed)
   format         format the sources in place (clang-format 14)
   check          format, layers and shell scripts; builds nothing
   clean          delete build/

@@ -60,22 +60,23 @@ int64_t divisor(int64_t d, int64_t wanted) {
     return m;
 }
 
-struct Codec {
-    std::string name;
+/// Codecs whose indexes are searched by turns.
+struct CodecGroup {
+    std::vector<std::string> codecs;
     /// With one entry a vector takes no less memory than 1.5 entries in codes
-    /// of this codec; empty: no codes are that long.
+    /// of the others; empty: no codes are that long.
     std::string longer;
 };
 
 /// Codes of about one byte for 8 dimensions, and of four bits for 2.
-std::vector<Codec> codecs_of(int64_t d) {
+std::vector<CodecGroup> codecs_of(int64_t d) {
     const int64_t bytes = divisor(d, d / 8);
     const int64_t halves = divisor(d, d / 2);
-    return {{"Flat", ""},
-            {format("PQ%lld", static_cast<long long>(bytes)),
+    return {{{"Flat"}, ""},
+            {{format("PQ%lld", static_cast<long long>(bytes))},
              format("PQ%lld",
                     static_cast<long long>(divisor(d, bytes * 3 / 2 + 4)))},
-            {format("PQ%lldx4fs,RFlat", static_cast<long long>(halves)),
+            {{format("PQ%lldx4fs,RFlat", static_cast<long long>(halves))},
              format("PQ%lldx4fs,RFlat", static_cast<long long>(d))}};
 }
 
@@ -97,12 +98,12 @@ struct Bench {
 
    private:
     std::vector<std::string> policies_for(const std::string& centroids) const;
-    std::vector<Codec> codecs_for(int64_t d) const;
+    std::vector<CodecGroup> codecs_for(int64_t d) const;
     /// The indexes over these centroids that are not in the rows yet.
     std::vector<SearchedIndex> missing_indexes(
             const BenchCase& bench,
             const std::string& centroids,
-            const Codec& codec,
+            const CodecGroup& group,
             const BenchRows& rows) const;
     void run(const BenchCase& bench, BenchRows& rows) const;
 };
@@ -117,21 +118,17 @@ std::vector<std::string> Bench::policies_for(
     return chosen;
 }
 
-std::vector<Codec> Bench::codecs_for(int64_t d) const {
+std::vector<CodecGroup> Bench::codecs_for(int64_t d) const {
     if (codecs.empty()) {
         return codecs_of(d);
     }
-    std::vector<Codec> chosen;
-    for (const std::string& name : codecs) {
-        chosen.push_back({name, ""});
-    }
-    return chosen;
+    return {{codecs, ""}};
 }
 
 std::vector<SearchedIndex> Bench::missing_indexes(
         const BenchCase& bench,
         const std::string& centroids,
-        const Codec& codec,
+        const CodecGroup& group,
         const BenchRows& rows) const {
     std::vector<SearchedIndex> missing;
     if (bench.seed > searches) {
@@ -139,25 +136,27 @@ std::vector<SearchedIndex> Bench::missing_indexes(
     }
     const std::vector<std::string> wanted = policies_for(centroids);
     for (const Searched& s : kSearched) {
-        if (!std::count(wanted.begin(), wanted.end(), s.policy)) {
+        if (centroids != s.centroids ||
+            !std::count(wanted.begin(), wanted.end(), s.policy)) {
             continue;
         }
-        const std::string& name =
-                s.with_longer_codes ? codec.longer : codec.name;
-        if (centroids == s.centroids && !name.empty() &&
-            !rows.has(bench.key(centroids, s.policy, name))) {
-            missing.push_back({nullptr, s.policy, name});
+        for (const std::string& codec :
+             s.with_longer_codes ? std::vector{group.longer} : group.codecs) {
+            if (!codec.empty() &&
+                !rows.has(bench.key(centroids, s.policy, codec))) {
+                missing.push_back({nullptr, s.policy, codec});
+            }
         }
     }
     return missing;
 }
 
 void Bench::run(const BenchCase& bench, BenchRows& rows) const {
-    const std::vector<Codec> codecs = codecs_for(bench.set.base.d);
+    const std::vector<CodecGroup> groups = codecs_for(bench.set.base.d);
     const auto is_searched = [&](const std::string& name) {
         return std::any_of(
-                codecs.begin(), codecs.end(), [&](const Codec& codec) {
-                    return !missing_indexes(bench, name, codec, rows).empty();
+                groups.begin(), groups.end(), [&](const CodecGroup& group) {
+                    return !missing_indexes(bench, name, group, rows).empty();
                 });
     };
     const auto is_wanted = [&](const std::string& name) {
@@ -183,17 +182,18 @@ void Bench::run(const BenchCase& bench, BenchRows& rows) const {
                 fitted.push_back(std::move(c));
             }
         }
-        for (const Codec& codec : codecs) {
+        LearnedPolicies learned;
+        for (const CodecGroup& group : groups) {
             poll_interrupt();
             std::vector<SearchedIndex> indexes;
             for (const Centroids& c : fitted) {
                 for (SearchedIndex index :
-                     missing_indexes(bench, c.name, codec, rows)) {
+                     missing_indexes(bench, c.name, group, rows)) {
                     index.centroids = &c;
                     indexes.push_back(std::move(index));
                 }
             }
-            bench_searches(bench, indexes, timing, rows);
+            bench_searches(bench, indexes, timing, learned, rows);
         }
     }
     if (bench.seed <= searches) {
@@ -285,8 +285,9 @@ void add_bench(CLI::App& program) {
     command.add_option(
             "--codec",
             bench->codecs,
-            "What built indexes store: Flat; may be repeated. Default: Flat, PQ "
-            "and PQ FastScan with refinement");
+            "What built indexes store: Flat; may be repeated, then all are "
+            "searched by turns.\nDefault: Flat, PQ and PQ FastScan with "
+            "refinement");
     command.add_option(
                    "--searches",
                    bench->searches,

@@ -4,14 +4,14 @@
 #include <memory>
 #include <utility>
 
-#include <faiss/IVFlib.h>
-#include <faiss/IndexIVF.h>
+#include <faiss/IndexIVFPQ.h>
 #include <faiss/IndexRefine.h>
 #include <faiss/impl/io.h>
 #include <faiss/index_factory.h>
 #include <faiss/index_io.h>
 
 #include <faiss_flashgmm/MultiAssignCloner.h>
+#include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/make_multi_assign.h>
 #include <faiss_flashgmm/tools/bench/scans.h>
 #include <faiss_flashgmm/utils/Error.h>
@@ -55,12 +55,36 @@ Trained train_codec(const BenchCase& bench, const SearchedIndex& what) {
             set.files.metric));
     std::vector<float> means(bench.nlist * set.base.d);
     what.centroids->quantizer.reconstruct_n(0, bench.nlist, means.data());
-    faiss::ivflib::extract_index_ivf(trained.index.get())
-            ->quantizer->add(bench.nlist, means.data());
+    faiss::IndexIVF* ivf = extract_index_ivf(trained.index.get());
+    ivf->quantizer->add(bench.nlist, means.data());
+    if (auto* pq = dynamic_cast<faiss::IndexIVFPQ*>(ivf)) {
+        // Most of the training, and of no use to these searches.
+        pq->do_polysemous_training = false;
+    }
     const Timer timer;
     trained.index->train(set.base.n, set.rows());
     trained.seconds = timer.seconds();
     return trained;
+}
+
+const LearnedPolicy& learn(
+        const BenchSet& set,
+        const SearchedIndex& what,
+        LearnedPolicies& learned) {
+    const auto [found, is_new] =
+            learned.try_emplace({what.centroids, what.policy});
+    LearnedPolicy& policy = found->second;
+    if (is_new) {
+        const Timer timer;
+        policy.assigner = parse_policy(what.policy);
+        policy.assigner.learn(
+                what.centroids->quantizer,
+                what.centroids->mixture,
+                set.base.n,
+                set.rows());
+        policy.seconds = timer.seconds();
+    }
+    return policy;
 }
 
 struct Built {
@@ -72,27 +96,22 @@ struct Built {
 Built build(
         const BenchCase& bench,
         const SearchedIndex& what,
-        const Trained& trained) {
+        const Trained& trained,
+        const LearnedPolicy& policy) {
     const BenchSet& set = bench.set;
     const Centroids& centroids = *what.centroids;
-    const MultiAssign policy = parse_policy(what.policy);
     Built built;
     built.row = bench.key(centroids.name, what.policy, what.codec);
     built.index = clone_index(*trained.index);
-    faiss::IndexIVF* ivf = faiss::ivflib::extract_index_ivf(built.index.get());
-    Timer timer;
-    if (policy.policy != AssignPolicy::single) {
-        MultiAssign assigner = policy;
-        assigner.learn(
-                centroids.quantizer, centroids.mixture, set.base.n, set.rows());
-        IVFMultiAssign* multi = make_multi_assign(built.index, assigner);
+    faiss::IndexIVF* ivf = extract_index_ivf(built.index.get());
+    if (policy.assigner.policy != AssignPolicy::single) {
+        IVFMultiAssign* multi = make_multi_assign(built.index, policy.assigner);
         if (centroids.mixture.k > 0) {
             multi->set_mixture(centroids.mixture);
         }
-        ivf = faiss::ivflib::extract_index_ivf(built.index.get());
+        ivf = extract_index_ivf(built.index.get());
     }
-    const double learn_seconds = timer.seconds();
-    timer.restart();
+    const Timer timer;
     built.index->add(set.base.n, set.rows());
     const double add_seconds = timer.seconds();
 
@@ -110,7 +129,7 @@ Built build(
             .add("bytes", stored_bytes(*built.index))
             .add("fit_seconds", rounded(centroids.seconds))
             .add("codec_seconds", rounded(trained.seconds))
-            .add("learn_seconds", rounded(learn_seconds))
+            .add("learn_seconds", rounded(policy.seconds))
             .add("add_seconds", rounded(add_seconds));
     return built;
 }
@@ -121,6 +140,7 @@ void bench_searches(
         const BenchCase& bench,
         const std::vector<SearchedIndex>& indexes,
         const SearchTiming& timing,
+        LearnedPolicies& learned,
         BenchRows& rows) {
     // Policies over the same centroids share the codec.
     std::map<std::pair<const Centroids*, std::string>, Trained> codecs;
@@ -132,11 +152,12 @@ void bench_searches(
         if (!trained.index) {
             trained = train_codec(bench, what);
         }
-        built.push_back(build(bench, what, trained));
+        built.push_back(
+                build(bench, what, trained, learn(bench.set, what, learned)));
         faiss::Index* index = built.back().index.get();
         Searcher searcher;
         searcher.set_effort = [index](int64_t nprobe) {
-            faiss::ivflib::extract_index_ivf(index)->nprobe = nprobe;
+            extract_index_ivf(index)->nprobe = nprobe;
         };
         searcher.search =
                 [index](int64_t nq, const float* x, int k, idx_t* ids) {

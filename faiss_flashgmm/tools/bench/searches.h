@@ -1,8 +1,11 @@
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <faiss_flashgmm/MultiAssign.h>
 #include <faiss_flashgmm/tools/bench/BenchCase.h>
 #include <faiss_flashgmm/tools/bench/BenchRows.h>
 #include <faiss_flashgmm/tools/bench/Centroids.h>
@@ -17,6 +20,16 @@ struct SearchedIndex {
     std::string codec;  ///< the part of a factory string after the lists
 };
 
+/// A policy that has learned the rows of a set over some centroids.
+struct LearnedPolicy {
+    MultiAssign assigner;
+    double seconds = 0;
+};
+
+/// By centroids and what is learned: all codecs share it.
+using LearnedPolicies =
+        std::map<std::pair<const Centroids*, std::string>, LearnedPolicy>;
+
 /** Builds indexes and searches them by turns.
  *
  * A row holds, for each of some nprobe, recall_1, recall_10, recall_100 and
@@ -28,6 +41,7 @@ void bench_searches(
         const BenchCase& bench,
         const std::vector<SearchedIndex>& indexes,
         const SearchTiming& timing,
+        LearnedPolicies& learned,
         BenchRows& rows);
 
 /// Whether this program was built with hnswlib.
