@@ -66,8 +66,9 @@ echo "--- nprobe reaches the lists below a refinement"
     >eval.json
 at_least 0.9 "$(sed -n 1p eval.json | field recall)" "recall of one list"
 at_least "$(sed -n 2p eval.json | field recall)" 0.99 "recall, refined"
-"$flashgmm" search refined.index "$queries" -k 10 --nprobe 64 -o found.ivecs
-cmp exact.ivecs found.ivecs || fail "ids of the exact neighbours, refined"
+"$flashgmm" search refined.index "$queries" -k 10 --nprobe 1 -o one.ivecs
+"$flashgmm" search refined.index "$queries" -k 10 --nprobe 64 -o all.ivecs
+! cmp -s one.ivecs all.ivecs || fail "search ignores nprobe"
 
 echo "--- a GPU finds the same, or it is said why not"
 gpu=("$flashgmm" groundtruth "$base" "$queries" -k 10 -o gpu.ivecs
@@ -115,7 +116,7 @@ grep -q 'IVF64_GMM,Flat' info.json || fail "info: the index"
 echo "--- bench: scans foretell searches, and no row is measured twice"
 bench=("$flashgmm" bench sift10k --data "$data" --seeds 1 --timed 20
     --centroids "k-means,tied+uniform" --policy single --policy posterior
-    --policy "soar,1.5" --codec Flat -o rows.jsonl)
+    --policy "soar,1.5" --codec Flat --codec "SQ8,RFlat" -o rows.jsonl)
 "${bench[@]}" >table.txt
 cp rows.jsonl once.jsonl
 "${bench[@]}" >/dev/null
@@ -132,7 +133,9 @@ assert 1.49 < soar["entries_per_vector"] <= 1.5
 assert all(a <= b for a, b in zip(soar["distinct"], soar["scanned"]))
 flat = [r for r in rows if r["codec"] == "Flat"]
 assert len(flat) == 2, flat
-for row in flat:
+refined = [r for r in rows if r["codec"] == "SQ8,RFlat"]
+assert len(refined) == 2, refined
+for row in flat + refined:
     scan = scans[row["centroids"], row["policy"]]
     for k in ("recall_1", "recall_10", "recall_100"):
         for nprobe, found in zip(row["nprobe"], row[k]):

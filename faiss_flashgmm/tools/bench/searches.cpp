@@ -174,8 +174,10 @@ void bench_searches(
                        what.policy.c_str(),
                        what.codec.c_str()));
     }
-    std::vector<int64_t> nprobes;
-    for (int64_t p = 1; p <= std::min(bench.nlist, timing.max_nprobe); p *= 2) {
+    // With more than a quarter of the lists nobody would have any.
+    const int64_t most = std::min(bench.nlist / 4, timing.max_nprobe);
+    std::vector<int64_t> nprobes = {1};
+    for (int64_t p = 2; p <= most; p *= 2) {
         nprobes.push_back(p);
     }
     time_searches(bench.set, nprobes, timing, searchers);
