@@ -25,13 +25,13 @@
 
 #include <omp.h>
 
-#include <faiss/IVFlib.h>
 #include <faiss/IndexFlat.h>
 #include <faiss/IndexIVF.h>
 #include <faiss/index_factory.h>
 
 #include <faiss_flashgmm/FlashGMMClustering.h>
 #include <faiss_flashgmm/cpu/CpuBackend.h>
+#include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/make_multi_assign.h>
 #include <faiss_flashgmm/stock_index.h>
@@ -133,8 +133,7 @@ std::unique_ptr<faiss::Index> stock_index(
         const std::string& codec) {
     std::unique_ptr<faiss::Index> index(faiss::index_factory(
             int(p.d), format("IVF%zu,%s", p.nlist, codec.c_str()).c_str()));
-    faiss::Index& quantizer =
-            *faiss::ivflib::extract_index_ivf(index.get())->quantizer;
+    faiss::Index& quantizer = *extract_index_ivf(index.get())->quantizer;
     std::vector<float> means(p.nlist * p.d);
     p.centroids.reconstruct_n(0, p.centroids.ntotal, means.data());
     quantizer.add(p.centroids.ntotal, means.data());

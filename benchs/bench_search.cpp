@@ -25,12 +25,12 @@
 
 #include <omp.h>
 
-#include <faiss/IVFlib.h>
 #include <faiss/IndexIVF.h>
 #include <faiss/index_factory.h>
 
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
 #include <faiss_flashgmm/cpu/BlasThreadScope.h>
+#include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/io/open_vectors.h>
 #include <faiss_flashgmm/stock_index.h>
 #include <faiss_flashgmm/utils/Error.h>
@@ -79,10 +79,6 @@ struct Search {
     }
 };
 
-faiss::IndexIVF& extract_ivf(faiss::Index& index) {
-    return *faiss::ivflib::extract_index_ivf(&index);
-}
-
 std::unique_ptr<faiss::Index> make_index(
         const Matrix<float>& base,
         int64_t n,
@@ -94,7 +90,7 @@ std::unique_ptr<faiss::Index> make_index(
             int(base.d),
             ("IVF" + std::to_string(nlist) + "," + codec).c_str()));
     make_multi_assign(index, assigner)->kmeans_centroids = true;
-    faiss::Index* quantizer = extract_ivf(*index).quantizer;
+    faiss::Index* quantizer = extract_index_ivf(index.get())->quantizer;
     if (!centroids.empty()) {
         quantizer->add(idx_t(nlist), centroids.data());
     }
@@ -148,12 +144,14 @@ int run(int argc, char** argv) {
         const auto single = to_stock(*index, StockCopies::single);
         const auto copies = to_stock(*index, StockCopies::all);
         // The same memory: where it lies makes a difference of its own.
-        extract_ivf(*copies).replace_invlists(
-                extract_ivf(*index).invlists, false);
+        extract_index_ivf(copies.get())
+                ->replace_invlists(
+                        extract_index_ivf(index.get())->invlists, false);
         for (faiss::Index* any : {index.get(), single.get(), copies.get()}) {
-            extract_ivf(*any).nprobe = nprobe;
+            extract_index_ivf(any)->nprobe = nprobe;
         }
-        const double repeated = repeated_share(extract_ivf(*index), queries);
+        const double repeated =
+                repeated_share(*extract_index_ivf(index.get()), queries);
         for (int64_t k : {10, 100}) {
             omp_set_num_threads(1);
             std::optional<BlasThreadScope> blas(std::in_place);

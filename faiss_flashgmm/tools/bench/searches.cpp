@@ -174,7 +174,7 @@ void bench_searches(
                        what.policy.c_str(),
                        what.codec.c_str()));
     }
-    // With more than a quarter of the lists nobody would have any.
+    // Nobody makes lists to probe more than a quarter of them.
     const int64_t most = std::min(bench.nlist / 4, timing.max_nprobe);
     std::vector<int64_t> nprobes = {1};
     for (int64_t p = 2; p <= most; p *= 2) {
