@@ -65,7 +65,7 @@ template <class Base>
 IndexIVFMultiAssign<Base>::IndexIVFMultiAssign(
         Base&& stock,
         const EntryCounts* known)
-        : Base(copyable(stock)) {
+        : Parent(copyable(stock)) {
     // Owned by `stock` until nothing can throw any more.
     this->own_fields = this->own_invlists = false;
     point_to_own_codec<Base>(*this);

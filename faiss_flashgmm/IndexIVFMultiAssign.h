@@ -11,6 +11,7 @@
 #include <faiss/IndexScalarQuantizer.h>
 
 #include <faiss_flashgmm/IVFMultiAssign.h>
+#include <faiss_flashgmm/UniqueIVFPQFastScan.h>
 #include <faiss_flashgmm/compat.h>
 #include <faiss_flashgmm/make_multi_assign.h>
 
@@ -22,6 +23,13 @@
 #endif
 
 namespace faiss_flashgmm {
+
+/// What IndexIVFMultiAssign<Base> derives from: Base, or a class on top of it.
+template <class Base>
+using IVFMultiAssignBase = std::conditional_t<
+        std::is_same_v<Base, faiss::IndexIVFPQFastScan>,
+        UniqueIVFPQFastScan,
+        Base>;
 
 /** An IVF index that stores a vector in one or several inverted lists, as
  * `assigner` says, and returns each vector once.
@@ -54,9 +62,13 @@ namespace faiss_flashgmm {
  * then returns repeats), and replace_invlists (call recount() after it).
  */
 template <class Base>
-struct IndexIVFMultiAssign : Base, IVFMultiAssign {
-    using Base::Base;
+struct IndexIVFMultiAssign : IVFMultiAssignBase<Base>, IVFMultiAssign {
+    using Parent = IVFMultiAssignBase<Base>;
+    using Parent::Parent;
     IndexIVFMultiAssign() = default;
+
+    static constexpr bool kPQFastScan =
+            std::is_same_v<Base, faiss::IndexIVFPQFastScan>;
 
     /** Takes over the lists and the codec of a stock index, which may hold
      * vectors. `stock` gives up what it owns; delete it afterwards.
@@ -72,8 +84,7 @@ struct IndexIVFMultiAssign : Base, IVFMultiAssign {
     /// The FastScan form of a PQ index, which must outlive it.
     explicit IndexIVFMultiAssign(
             const faiss::IndexIVFPQ& orig,
-            int bbs = 32) requires
-            std::is_same_v<Base, faiss::IndexIVFPQFastScan> : Base(orig, bbs) {
+            int bbs = 32) requires kPQFastScan : Parent(orig, bbs) {
         recount();
     }
 

@@ -4,6 +4,9 @@
 
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #include <faiss/impl/AuxIndexStructures.h>
 #include <faiss/impl/FaissAssert.h>
 
@@ -113,6 +116,28 @@ void IndexIVFMultiAssign<Base>::search_preassigned(
                 stats);
         return;
     }
+    const idx_t nprobe = probes_a_query(*this, params);
+#if FAISS_FLASHGMM_HAS_FAST_SCAN_SCANNER
+    if constexpr (std::is_base_of_v<UniqueIVFPQFastScan, Parent>) {
+        if (this->drops_repeats(k, params)) {
+            const idx_t block = this->queries_at_once(k);
+            for (idx_t i = 0; i < n; i += block) {
+                Base::search_preassigned(
+                        std::min(block, n - i),
+                        x + i * this->d,
+                        k,
+                        assign ? assign + i * nprobe : nullptr,
+                        assign ? centroid_dis + i * nprobe : nullptr,
+                        distances + i * k,
+                        labels + i * k,
+                        store_pairs,
+                        params,
+                        stats);
+            }
+            return;
+        }
+    }
+#endif
 #if FAISS_FLASHGMM_HAS_SEARCH1
     if (!kFastScan && can_scan_unique(*this, store_pairs, params)) {
         scan_unique(
@@ -129,7 +154,6 @@ void IndexIVFMultiAssign<Base>::search_preassigned(
         return;
     }
 #endif
-    const idx_t nprobe = probes_a_query(*this, params);
     faiss::IndexIVFStats not_counted; // a query counts once
     fetch_unique(
             *this,

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include <faiss_flashgmm/compat.h>
@@ -14,6 +13,8 @@
 #if FAISS_FLASHGMM_HAS_SEARCH1
 
 #include <faiss/impl/ResultHandler.h>
+
+#include <faiss_flashgmm/unique_results.h>
 
 namespace faiss_flashgmm {
 
@@ -36,30 +37,17 @@ class UniqueCollector : public faiss::ResultHandler {
     virtual void end(float* distances, idx_t* labels) = 0;
 
    protected:
-    struct Result {
-        float loss; ///< less is better
-        idx_t id;
-
-        bool operator<(const Result& other) const {
-            return loss < other.loss || (loss == other.loss && id < other.id);
-        }
-    };
-
     void take_all() {
         threshold = sign_ * std::numeric_limits<float>::max();
     }
 
-    /// @param results   at most k, best first
-    void write(std::span<const Result> results, float* distances, idx_t* labels)
-            const {
-        for (const Result& result : results) {
-            *distances++ = sign_ * result.loss;
-            *labels++ = result.id;
-        }
-        const size_t missing = k_ - results.size();
-        std::fill_n(
-                distances, missing, sign_ * std::numeric_limits<float>::max());
-        std::fill_n(labels, missing, idx_t(-1));
+    /// Writes what missing results look like behind the first `size`.
+    void fill(size_t size, float* distances, idx_t* labels) const {
+        std::fill(
+                distances + size,
+                distances + k_,
+                sign_ * std::numeric_limits<float>::max());
+        std::fill(labels + size, labels + k_, idx_t(-1));
     }
 
     const size_t k_;
@@ -71,45 +59,35 @@ class UniqueCollector : public faiss::ResultHandler {
 class UniqueInsertion final : public UniqueCollector {
    public:
     UniqueInsertion(size_t k, bool similarity)
-            : UniqueCollector(k, similarity), results_(k) {}
+            : UniqueCollector(k, similarity), losses_(k), ids_(k) {}
 
     void begin() override {
         size_ = 0;
         take_all();
     }
 
-    /// Returns whether the threshold has changed.
+    /// Returns whether the threshold may have changed.
     bool add_result(float distance, idx_t id) override {
-        const Result added = {sign_ * distance, id};
-        size_t at = 0;
-        while (at < size_ && results_[at].id != id) {
-            at++;
-        }
-        if (at == size_ && size_ < k_) {
-            size_++;
-        } else {
-            at = std::min(at, size_ - 1);
-            if (!(added < results_[at])) {
-                return false;
-            }
-        }
-        for (; at > 0 && added < results_[at - 1]; at--) {
-            results_[at] = results_[at - 1];
-        }
-        results_[at] = added;
+        size_ = insert_unique(
+                sign_ * distance, id, k_, size_, losses_.data(), ids_.data());
         if (size_ < k_) {
             return false;
         }
-        threshold = sign_ * results_.back().loss;
+        threshold = sign_ * losses_.back();
         return true;
     }
 
     void end(float* distances, idx_t* labels) override {
-        write({results_.data(), size_}, distances, labels);
+        for (size_t i = 0; i < size_; i++) {
+            distances[i] = sign_ * losses_[i];
+            labels[i] = ids_[i];
+        }
+        fill(size_, distances, labels);
     }
 
    private:
-    std::vector<Result> results_; ///< the first size_, best first
+    std::vector<float> losses_; ///< the first size_, best first
+    std::vector<idx_t> ids_;
     size_t size_ = 0;
 };
 
@@ -153,10 +131,23 @@ class UniqueBuffer final : public UniqueCollector {
             keep_best();
         }
         std::sort(results_.begin(), results_.begin() + size_);
-        write({results_.data(), size_}, distances, labels);
+        for (size_t i = 0; i < size_; i++) {
+            distances[i] = sign_ * results_[i].loss;
+            labels[i] = results_[i].id;
+        }
+        fill(size_, distances, labels);
     }
 
    private:
+    struct Result {
+        float loss;
+        idx_t id;
+
+        bool operator<(const Result& other) const {
+            return loss < other.loss || (loss == other.loss && id < other.id);
+        }
+    };
+
     /// The least loss of an id so far. Of another epoch: none.
     struct Best {
         idx_t id = 0;

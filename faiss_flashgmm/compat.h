@@ -70,6 +70,9 @@ using idx_t = int64_t;
 /// Index::search1 exists since 1.14.
 #define FAISS_FLASHGMM_HAS_SEARCH1 FAISS_FLASHGMM_AT_LEAST(1, 14, 0)
 
+/// IndexIVFFastScan has its scanner from a virtual function since 1.15.
+#define FAISS_FLASHGMM_HAS_FAST_SCAN_SCANNER FAISS_FLASHGMM_AT_LEAST(1, 15, 0)
+
 /// faiss::SuperKMeans exists since 1.15.
 #define FAISS_FLASHGMM_HAS_SUPER_KMEANS FAISS_FLASHGMM_AT_LEAST(1, 15, 0)
 

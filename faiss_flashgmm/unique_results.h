@@ -57,6 +57,47 @@ class SeenIds {
     int log2_size_ = 1;
 };
 
+/** Puts a result among the k best ones of different ids, unless these, or its
+ * copy, are better. Takes k steps.
+ *
+ * @param loss      less is better; of equal ones the smaller id comes first
+ * @param size      results held
+ * @param losses    room for k, best first
+ * @param ids       as losses
+ * @return          the new size
+ */
+template <class Loss>
+size_t insert_unique(
+        Loss loss,
+        idx_t id,
+        size_t k,
+        size_t size,
+        Loss* losses,
+        idx_t* ids) {
+    const auto is_better_than = [&](size_t i) {
+        return loss < losses[i] || (loss == losses[i] && id < ids[i]);
+    };
+    size_t at = 0;
+    while (at < size && ids[at] != id) {
+        at++;
+    }
+    if (at == size && size < k) {
+        size++;
+    } else {
+        at = std::min(at, size - 1);
+        if (!is_better_than(at)) {
+            return size;
+        }
+    }
+    for (; at > 0 && is_better_than(at - 1); at--) {
+        losses[at] = losses[at - 1];
+        ids[at] = ids[at - 1];
+    }
+    losses[at] = loss;
+    ids[at] = id;
+    return size;
+}
+
 struct UniqueTopk {
     size_t kept = 0; ///< results that are not missing
     size_t read = 0; ///< results given, up to the last one kept

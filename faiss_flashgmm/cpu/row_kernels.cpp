@@ -336,6 +336,44 @@ void Condition(
     }
 }
 
+size_t NextBelow(
+        size_t n,
+        const uint16_t* HWY_RESTRICT values,
+        uint16_t offset,
+        uint16_t flip,
+        uint16_t threshold,
+        size_t from,
+        uint32_t* HWY_RESTRICT below) {
+    const hn::CappedTag<uint16_t, kBelowBlock> tag;
+    const size_t lanes = hn::Lanes(tag);
+    const auto added = hn::Set(tag, offset);
+    const auto flipped = hn::Set(tag, flip);
+    const auto limit = hn::Set(tag, threshold);
+    const auto is_below = [&](size_t i) HWY_ATTR {
+        const auto value = hn::Add(hn::LoadU(tag, values + i), added);
+        return hn::Lt(hn::Xor(value, flipped), limit);
+    };
+    for (size_t i = from; i < n; i += kBelowBlock) {
+        uint32_t found = 0;
+        for (size_t j = 0; j < kBelowBlock; j += lanes) {
+            const auto mask = is_below(i + j);
+            if (HWY_LIKELY(hn::AllFalse(tag, mask))) {
+                continue;
+            }
+            uint8_t bits[8] = {}; // as many as StoreMaskBits may write
+            hn::StoreMaskBits(tag, mask, bits);
+            for (size_t b = 0; 8 * b < lanes; b++) {
+                found |= uint32_t(bits[b]) << (j + 8 * b);
+            }
+        }
+        if (found) {
+            *below = found;
+            return i;
+        }
+    }
+    return n;
+}
+
 } // namespace HWY_NAMESPACE
 } // namespace row_kernels
 } // namespace faiss_flashgmm
@@ -355,6 +393,7 @@ HWY_EXPORT(Exp2Below);
 HWY_EXPORT(AddWeightedRows);
 HWY_EXPORT(SquaredNorm);
 HWY_EXPORT(Condition);
+HWY_EXPORT(NextBelow);
 
 float upper_bounds(
         size_t n,
@@ -419,6 +458,18 @@ void condition(
         double inverse,
         float* out) {
     HWY_DYNAMIC_DISPATCH(Condition)(d, x, shift, inverse, out);
+}
+
+size_t next_below(
+        size_t n,
+        const uint16_t* values,
+        uint16_t offset,
+        uint16_t flip,
+        uint16_t threshold,
+        size_t from,
+        uint32_t* below) {
+    return HWY_DYNAMIC_DISPATCH(NextBelow)(
+            n, values, offset, flip, threshold, from, below);
 }
 
 } // namespace row_kernels

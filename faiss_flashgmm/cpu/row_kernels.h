@@ -5,8 +5,9 @@
 
 namespace faiss_flashgmm {
 
-/** The inner loops of the CPU backend, each compiled for several instruction
- * sets and dispatched at run time. Logits are in the log2 domain.
+/** The inner loops of the CPU backend, and of searches of 4-bit codes, each
+ * compiled for several instruction sets and dispatched at run time. Logits are
+ * in the log2 domain.
  */
 namespace row_kernels {
 
@@ -87,6 +88,27 @@ void condition(
         const float* shift,
         double inverse,
         float* out);
+
+/// Values that next_below() tells of at once.
+constexpr size_t kBelowBlock = 32;
+
+/** The first block of values with one below a threshold, in 16-bit arithmetic:
+ *
+ *     ((values[i] + offset) ^ flip) < threshold
+ *
+ * @param n         a multiple of kBelowBlock
+ * @param from      where to begin, a multiple of kBelowBlock
+ * @param below     out: bit j is that of value (returned + j)
+ * @return          where the block starts; n if there is none
+ */
+size_t next_below(
+        size_t n,
+        const uint16_t* values,
+        uint16_t offset,
+        uint16_t flip,
+        uint16_t threshold,
+        size_t from,
+        uint32_t* below);
 
 } // namespace row_kernels
 } // namespace faiss_flashgmm

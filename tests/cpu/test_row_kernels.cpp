@@ -187,6 +187,49 @@ TEST_P(RowKernels, SquaredNormAndCondition) {
     }
 }
 
+TEST_P(RowKernels, NextBelow) {
+    constexpr size_t kBlock = row_kernels::kBelowBlock;
+    const auto check = [](const std::vector<uint16_t>& values,
+                          uint16_t offset,
+                          uint16_t flip,
+                          uint16_t threshold) {
+        const auto below_in = [&](size_t block) {
+            uint32_t below = 0;
+            for (size_t j = 0; j < kBlock; j++) {
+                const uint16_t sum = values[block + j] + offset;
+                below |= uint32_t((sum ^ flip) < threshold) << j;
+            }
+            return below;
+        };
+        const size_t n = values.size();
+        for (size_t from = 0; from <= n; from += kBlock) {
+            size_t expected = from;
+            while (expected < n && below_in(expected) == 0) {
+                expected += kBlock;
+            }
+            uint32_t below = 0;
+            const size_t block = row_kernels::next_below(
+                    n, values.data(), offset, flip, threshold, from, &below);
+            ASSERT_EQ(block, expected);
+            ASSERT_EQ(below, block < n ? below_in(block) : 0);
+        }
+    };
+    for (const size_t blocks : {1, 2, 8}) {
+        std::vector<uint16_t> values(blocks * kBlock);
+        for (const unsigned range : {8u, 1000u, 65536u}) {
+            for (uint16_t& value : values) {
+                value = uint16_t(random_() % range);
+            }
+            for (const uint16_t threshold : {0, 1, 5, 900, 0xffff}) {
+                for (const uint16_t offset : {0, 3, 40000}) {
+                    check(values, offset, 0, threshold);
+                    check(values, offset, 0xffff, threshold);
+                }
+            }
+        }
+    }
+}
+
 std::vector<int64_t> targets() {
     std::vector<int64_t> all;
     for (int64_t left = hwy::SupportedTargets(); left != 0;) {
