@@ -1,25 +1,28 @@
 // What it costs a search that vectors in two lists are returned once.
 //
-//     bench_search BASE QUERIES ROWS NLIST NPROBE RUNS POLICY CODEC...
+//     bench_search BASE QUERIES ROWS NLIST NPROBE RUNS POLICY BATCH CODEC...
 //
 // POLICY: nearest (with a ratio of distances that copies about half of the
 // vectors), soar or demand (both with 1.5 entries a vector).
+// BATCH: queries a call.
 // CODEC is the part of a factory string after the lists: Flat, SQ8, PQ64x4fs.
 // The same queries run by turns, on one thread, through
 //   single   the stock index with one entry a vector,
 //   copies   a stock index over the lists of `unique`, repeats returned,
 //   unique   IndexIVFMultiAssign.
 // A line holds microseconds of CPU time a query, medians of RUNS, and the
-// median and extremes of unique / copies: what the repeats cost to drop.
+// median and extremes of unique / copies: what the repeats cost to drop. Each
+// run searches new copies of the indexes: where their tables happen to lie in
+// memory decides up to 12% of a scan, the same way as long as they lie there.
 // `repeated` is the share of the entries in the lists of a query of which it
 // has met another copy before: what not scanning them could save at most.
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -29,6 +32,7 @@
 #include <faiss/index_factory.h>
 
 #include <faiss_flashgmm/IndexIVFMultiAssign.h>
+#include <faiss_flashgmm/MultiAssignCloner.h>
 #include <faiss_flashgmm/cpu/BlasThreadScope.h>
 #include <faiss_flashgmm/index_tree.h>
 #include <faiss_flashgmm/io/open_vectors.h>
@@ -59,25 +63,43 @@ MultiAssign assigner_of(const std::string& policy) {
     return assigner;
 }
 
-struct Search {
-    const faiss::Index& index;
-    const Matrix<float>& queries;
-    int64_t k;
-    std::vector<float> distances = std::vector<float>(queries.n * k);
-    std::vector<idx_t> labels = std::vector<idx_t>(queries.n * k);
-    std::vector<double> times = {};
+/// A copy of an index somewhere else in memory, but for its lists.
+struct Moved {
+    std::vector<char> gap;
+    std::unique_ptr<faiss::Index> index;
 
-    void run() {
-        const double start = cpu_seconds();
-        index.search(
-                queries.n,
-                queries.values.data(),
-                k,
-                distances.data(),
-                labels.data());
-        times.push_back((cpu_seconds() - start) / double(queries.n) * 1e6);
+    Moved(const faiss::Index& from,
+          faiss::InvertedLists* lists,
+          std::mt19937& random)
+            : gap(16 * (1 + random() % 256)), index(clone_index(from)) {
+        extract_index_ivf(index.get())->replace_invlists(lists, false);
     }
 };
+
+/// CPU time of a search, microseconds a query.
+double time_search(
+        const faiss::Index& index,
+        const Matrix<float>& queries,
+        int64_t batch,
+        int64_t k) {
+    std::vector<float> distances(batch * k);
+    std::vector<idx_t> labels(batch * k);
+    double start = 0;
+    for (bool warm : {false, true}) {
+        if (warm) {
+            start = cpu_seconds();
+        }
+        for (int64_t i = 0; i < queries.n; i += batch) {
+            index.search(
+                    std::min(batch, queries.n - i),
+                    queries.values.data() + i * queries.d,
+                    k,
+                    distances.data(),
+                    labels.data());
+        }
+    }
+    return (cpu_seconds() - start) / double(queries.n) * 1e6;
+}
 
 std::unique_ptr<faiss::Index> make_index(
         const Matrix<float>& base,
@@ -128,25 +150,23 @@ double repeated_share(
 
 int run(int argc, char** argv) {
     FLASHGMM_THROW_IF_NOT_FMT(
-            argc > 8,
+            argc > 9,
             "usage: bench_search BASE QUERIES ROWS NLIST NPROBE RUNS POLICY "
-            "CODEC...");
+            "BATCH CODEC...");
     const Matrix<float> base = read_vectors(argv[1]);
     const Matrix<float> queries = read_vectors(argv[2]);
     const int64_t n = std::min<int64_t>(base.n, std::atoll(argv[3]));
     const size_t nlist = std::atoll(argv[4]), nprobe = std::atoll(argv[5]);
     const int runs = std::atoi(argv[6]);
     const MultiAssign assigner = assigner_of(argv[7]);
+    const int64_t batch = std::atoll(argv[8]);
+    FLASHGMM_THROW_IF_NOT_FMT(batch > 0, "%s queries a call", argv[8]);
     std::vector<float> centroids;
-    for (int c = 8; c < argc; c++) {
+    for (int c = 9; c < argc; c++) {
         const auto index =
                 make_index(base, n, nlist, argv[c], assigner, centroids);
         const auto single = to_stock(*index, StockCopies::single);
         const auto copies = to_stock(*index, StockCopies::all);
-        // The same memory: where it lies makes a difference of its own.
-        extract_index_ivf(copies.get())
-                ->replace_invlists(
-                        extract_index_ivf(index.get())->invlists, false);
         for (faiss::Index* any : {index.get(), single.get(), copies.get()}) {
             extract_index_ivf(any)->nprobe = nprobe;
         }
@@ -155,21 +175,22 @@ int run(int argc, char** argv) {
         for (int64_t k : {10, 100}) {
             omp_set_num_threads(1);
             std::optional<BlasThreadScope> blas(std::in_place);
-            Search searches[] = {
-                    {*single, queries, k},
-                    {*copies, queries, k},
-                    {*index, queries, k}};
-            for (int i = 0; i < runs + 1; i++) {
-                for (Search& search : searches) {
-                    search.run();
-                }
-            }
-            std::vector<double> ratios;
-            for (Search& search : searches) {
-                search.times.erase(search.times.begin()); // warms up
-            }
+            std::mt19937 random(1);
+            std::vector<double> times[3], ratios;
             for (int i = 0; i < runs; i++) {
-                ratios.push_back(searches[2].times[i] / searches[1].times[i]);
+                const faiss::Index* searched[] = {
+                        single.get(), copies.get(), index.get()};
+                for (int j = 0; j < 3; j++) {
+                    // The lists of `index` in both that hold copies.
+                    const faiss::Index* holder = searched[j == 0 ? 0 : 2];
+                    const Moved moved(
+                            *searched[j],
+                            extract_index_ivf(holder)->invlists,
+                            random);
+                    times[j].push_back(
+                            time_search(*moved.index, queries, batch, k));
+                }
+                ratios.push_back(times[2][i] / times[1][i]);
             }
             blas.reset();
             omp_set_num_threads(omp_get_num_procs());
@@ -187,14 +208,15 @@ int run(int argc, char** argv) {
                             .add("rows", n)
                             .add("nlist", nlist)
                             .add("nprobe", nprobe)
+                            .add("batch", batch)
                             .add("k", k)
                             .add("policy", argv[7])
                             .add("entries_per_vector",
                                  multi->entries_per_vector())
                             .add("repeated", repeated)
-                            .add("single_us", median(searches[0].times))
-                            .add("copies_us", median(searches[1].times))
-                            .add("unique_us", median(searches[2].times))
+                            .add("single_us", median(times[0]))
+                            .add("copies_us", median(times[1]))
+                            .add("unique_us", median(times[2]))
                             .add("cost", median(ratios))
                             .add("cost_min",
                                  *std::min_element(
